@@ -118,6 +118,7 @@ struct EngineOptions {
   std::optional<ComputeDtype> dtype = {};            // default: kF32
   std::optional<ActivationFormat> activations = {};  // default: kInt8
   std::optional<KvFormat> kv_dtype = {};             // default: kF32
+  std::optional<CommFormat> comm_dtype = {};         // default: kF32
   // auto (a CUDA GPU if there is one, otherwise cpu), cpu, cuda[:I[,share=S]], or emulated[:link=4GB/s,threads=1]. The
   // emulated device consists of the CPU's own threads, with its own memory and links. It serves to try schedules that
   // need a device.

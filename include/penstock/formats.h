@@ -24,4 +24,9 @@ enum class ActivationFormat : uint8_t { kF32, kInt8 };
 // Formats of KV entries. Per token, kBF16 takes half the memory of kF32, and kInt8 about a quarter.
 enum class KvFormat : uint8_t { kF32, kBF16, kInt8 };
 
+// The form in which the outputs of experts travel between ranks. kBF16 sends half as many bytes as kF32, and kInt8
+// about a quarter. They round the outputs of all experts, also of those that do not travel. So answers do not depend on
+// the number of ranks.
+enum class CommFormat : uint8_t { kF32, kBF16, kInt8 };
+
 }  // namespace penstock

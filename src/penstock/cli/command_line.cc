@@ -353,7 +353,8 @@ Command AddListCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
   BeginGroup(*command, "Tables");
   AddFlag(*command, "table", flags->table,
-          "schedules, predictors, evictions, rules, kv-tiers, dtypes, activations, kv-dtypes, weights, hardware or "
+          "schedules, predictors, evictions, rules, kv-tiers, dtypes, activations, kv-dtypes, comm-dtypes, weights, "
+          "hardware or "
           "workloads (default: "
           "all)");
   AddLogFlags(*command, log);

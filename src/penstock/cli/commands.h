@@ -29,6 +29,7 @@ struct ModelFlags {
   std::string dtype = "auto";
   std::string activations = "auto";
   std::string kv_dtype = "auto";
+  std::string comm_dtype = "auto";
   bool no_prefix_sharing = false;
   EngineOptions engine;
 };

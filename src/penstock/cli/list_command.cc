@@ -38,6 +38,7 @@ std::vector<Table> Tables() {
           {"dtypes", "--dtype", ChoiceList(ComputeDtypes())},
           {"activations", "--activations", ChoiceList(ActivationFormats())},
           {"kv-dtypes", "--kv-dtype", ChoiceList(KvFormats())},
+          {"comm-dtypes", "--comm-dtype", ChoiceList(CommFormats())},
           {"weights", "--weights", ChoiceList(std::span<const WeightFormatTraits>(kWeightFormats))},
           {"hardware", "--hardware", PresetTable()},
           {"workloads", "--workload", WorkloadList()}};

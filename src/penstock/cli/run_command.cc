@@ -132,6 +132,9 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
                                {"activations", std::string(ChoiceName(options.activations, ActivationFormats()))},
                                {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))},
                                {"context_length", std::to_string(options.context_length)}};
+  if (options.comm_dtype.value_or(CommFormat::kF32) != CommFormat::kF32) {
+    flags.job.engine_settings.emplace_back("comm_dtype", ChoiceName(options.comm_dtype, CommFormats()));
+  }
   if (options.attention_window > 0) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
     flags.job.engine_settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));

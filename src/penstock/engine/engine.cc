@@ -200,9 +200,9 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
   }
   if (communicator_ != nullptr) {
-    const std::string identity =
-        fmt::format("model {}, formats {} {} {}", info_.fingerprint, info_.dtype,
-                    static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv));
+    const std::string identity = fmt::format(
+        "model {}, formats {} {} {} {}", info_.fingerprint, info_.dtype, static_cast<int>(plan_->formats.activations),
+        static_cast<int>(plan_->formats.kv), static_cast<int>(plan_->formats.comm));
     PENSTOCK_RETURN_IF_ERROR(AgreeOnOptions(*communicator_, identity, policy().plan, options, room.caller));
     PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
   }

@@ -226,6 +226,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .host_pool = pool_,
              .device = device,
              .ranks = ranks_,
+             .comm = formats_.comm,
              .kv = kv_cache_->layer(0),
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),

@@ -8,6 +8,7 @@
 #include "penstock/base/checked.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/ops/host_rows.h"
+#include "penstock/tensor/output_codes.h"
 
 namespace penstock {
 
@@ -316,6 +317,14 @@ void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
     return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
   });
   RunFfns(context_, groups, config.expert_dim, ExpertInput(context_), a.expert_output);
+}
+
+void HostOperations::RoundOutputs(IndexRange places, CommFormat format) {
+  const int64_t dim = context_.config.model_dim;
+  ForRowRanges(context_, places, [&](IndexRange part) {
+    penstock::RoundOutputs(format, context_.activations.expert_output.subspan(part.begin * dim, part.size() * dim),
+                           dim);
+  });
 }
 
 std::vector<int64_t> HostOperations::ClearExpert(int64_t expert_idx) {

@@ -48,6 +48,7 @@ class HostOperations : public Operations {
   void PlaceOutputs(RowRange rows, std::span<const int64_t> places) override;
   void SharedFfn(RowRange rows, int64_t layer_idx) override;
   void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
+  void RoundOutputs(IndexRange places, CommFormat format) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
   void Combine(RowRange rows) override;
   void DenseFfn(RowRange rows, int64_t layer_idx) override;

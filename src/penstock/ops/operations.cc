@@ -37,6 +37,7 @@ void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const>
 
 void Operations::GroupRanks(const RankAssignments&) { PENSTOCK_CHECK(false); }
 void Operations::GatherInputs(std::span<const ExpertToRun>) { PENSTOCK_CHECK(false); }
+void Operations::RoundOutputs(IndexRange, CommFormat) { PENSTOCK_CHECK(false); }
 void Operations::PlaceOutputs(RowRange, std::span<const int64_t>) { PENSTOCK_CHECK(false); }
 
 }  // namespace penstock

@@ -115,6 +115,9 @@ class Operations {
   // Computes expert_output for the assignments of these experts, among the rows that were grouped last.
   virtual void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) = 0;
 
+  // Rounds expert_output in these places as if it had travelled between ranks. REQUIRES: the host's operations.
+  virtual void RoundOutputs(IndexRange places, CommFormat format);
+
   // Sets expert_output of an expert that cannot be computed to zeros, so that nothing reads numbers that were never
   // written. Returns the rows that chose it, among those that were grouped last.
   virtual std::vector<int64_t> ClearExpert(int64_t expert_idx) = 0;

@@ -119,6 +119,10 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
     PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
+    if (formats.comm != CommFormat::kF32) {
+      return UsageError("--device {}: outputs of experts are not rounded on GPUs; use --comm-dtype f32",
+                        options.device);
+    }
   }
   if (layouts == nullptr) {
     layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype, room.ranks);

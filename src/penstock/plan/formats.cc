@@ -22,6 +22,12 @@ constexpr KvFormatTraits kKvFormats[] = {
     {KvFormat::kInt8, "int8", "about a quarter of the memory per token"},
 };
 
+constexpr CommFormatTraits kCommFormats[] = {
+    {CommFormat::kF32, "f32", "exact"},
+    {CommFormat::kBF16, "bf16", "outputs of experts rounded: half the bytes between ranks"},
+    {CommFormat::kInt8, "int8", "outputs of experts rounded, each with its own scale: about a quarter of the bytes"},
+};
+
 // Returns the first matrix for which fits(tensor) is true, except routers; nullptr when there is none.
 template <typename Fits>
 const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
@@ -57,6 +63,7 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
 std::span<const ComputeDtypeTraits> ComputeDtypes() { return kComputeDtypes; }
 std::span<const ActivationFormatTraits> ActivationFormats() { return kActivationFormats; }
 std::span<const KvFormatTraits> KvFormats() { return kKvFormats; }
+std::span<const CommFormatTraits> CommFormats() { return kCommFormats; }
 
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map) {
   Formats formats;
@@ -65,6 +72,7 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
   formats.kv = options.kv_dtype.value_or(KvFormat::kF32);
   if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
   formats.activations = options.activations.value_or(ActivationFormat::kInt8);
+  formats.comm = options.comm_dtype.value_or(CommFormat::kF32);
   formats.rows = RowFormatsOf(map, formats.dtype, formats.activations);
   return formats;
 }

@@ -19,6 +19,7 @@ struct Formats {
   ActivationFormat activations = ActivationFormat::kInt8;
   RowFormats rows;
   KvFormat kv = KvFormat::kF32;
+  CommFormat comm = CommFormat::kF32;
 };
 
 // Rows of the tables of formats that people choose from (include/penstock/formats.h).
@@ -37,9 +38,15 @@ struct KvFormatTraits {
   std::string_view name;     // "f32"
   std::string_view summary;  // one line for people
 };
+struct CommFormatTraits {
+  CommFormat value;
+  std::string_view name;     // "f32"
+  std::string_view summary;  // one line for people
+};
 std::span<const ComputeDtypeTraits> ComputeDtypes();
 std::span<const ActivationFormatTraits> ActivationFormats();
 std::span<const KvFormatTraits> KvFormats();
+std::span<const CommFormatTraits> CommFormats();
 
 // Returns the formats that the options ask for; f32 by default. kUsage when a packed store would have to be rounded.
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map);

@@ -108,6 +108,7 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("planned_positions", options.planned_positions);
   visit("activations", options.activations, ActivationFormats());
   visit("kv_dtype", options.kv_dtype, KvFormats());
+  visit("comm_dtype", options.comm_dtype, CommFormats());
 }
 
 json::object AllOf(const EngineOptions& options) {

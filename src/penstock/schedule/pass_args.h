@@ -59,6 +59,7 @@ struct PassArgs {
   ThreadPool* host_pool = nullptr;   // checks experts that have arrived; null in a simulation
   std::optional<PassDevice> device;  // computes the layers
   std::optional<PassRankLanes> ranks = std::nullopt;  // with a device only in a simulation
+  CommFormat comm = CommFormat::kF32;                 // of experts' outputs
   KvLayer kv;                                         // layer 0 in the KV cache's pages
   ExpertStore* experts = nullptr;       // in the memory of the processor that computes the layers; null without experts
   ExpertStore* host_experts = nullptr;  // in DRAM, if a device computes the layers; the host can compute them

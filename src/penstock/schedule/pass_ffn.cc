@@ -269,6 +269,14 @@ void PassFfn::RunExperts(Operations& operations, int64_t layer_idx, const TakenE
   }
   if (ranks_.has_value()) operations.GatherInputs(experts);
   operations.Experts(layer_idx, experts);
+  if (args_.comm == CommFormat::kF32) return;
+  const std::span<const int64_t> offsets = operations.activations().group_offsets;
+  for (const ExpertToRun& expert : experts) {
+    // Outputs for rows of other ranks are rounded when they are sent.
+    operations.RoundOutputs(ranks_.has_value() ? ranks_->OwnPlaces(expert.expert_idx)
+                                               : IndexRange{offsets[expert.expert_idx], offsets[expert.expert_idx + 1]},
+                            args_.comm);
+  }
 }
 
 void PassFfn::FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status) {

@@ -27,9 +27,14 @@ class MessageWriter {
   explicit MessageWriter(std::span<std::byte> buffer) : buffer_(buffer) {}
 
   void Add(const void* data, size_t num_bytes) {
+    std::byte* const to = Take(num_bytes);
+    if (num_bytes > 0) std::memcpy(to, data, num_bytes);
+  }
+  // Returns room for bytes that the caller writes.
+  std::byte* Take(size_t num_bytes) {
     PENSTOCK_CHECK(size_ + num_bytes <= buffer_.size());
-    if (num_bytes > 0) std::memcpy(buffer_.data() + size_, data, num_bytes);
     size_ += num_bytes;
+    return buffer_.data() + size_ - num_bytes;
   }
   template <typename T>
   void Add(std::span<const T> values) {
@@ -376,6 +381,11 @@ Event PassRanks::InputsOf(int64_t expert_idx) const {
   return exchange_->inputs_here[exchange_->group_of[expert_idx]];
 }
 
+IndexRange PassRanks::OwnPlaces(int64_t expert_idx) const {
+  const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks() + split_.rank;
+  return {first[0], first[1]};
+}
+
 absl::Status PassRanks::SendRows(const Exchange& exchange, int64_t group) {
   return ForEachOther([&](int rank) -> absl::Status {
     const std::vector<int64_t>& rows = exchange.sent_rows[group][rank];
@@ -480,8 +490,9 @@ absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<co
     if (first[1] == first[0]) continue;
     sent.push_back(static_cast<int32_t>(expert_idx));
     const int64_t dim = args_.config.model_dim;
-    writer.Add<float>(activations().expert_output.subspan(static_cast<size_t>(first[0] * dim),
-                                                          static_cast<size_t>((first[1] - first[0]) * dim)));
+    const std::span<const float> outputs = activations().expert_output.subspan(
+        static_cast<size_t>(first[0] * dim), static_cast<size_t>((first[1] - first[0]) * dim));
+    EncodeOutputs(args_.comm, outputs, dim, writer.Take(OutputBytes(first[1] - first[0])));
     const auto failure = std::ranges::find(exchange.failed, expert_idx, &std::pair<int64_t, absl::Status>::first);
     if (failure == exchange.failed.end()) continue;
     failed.push_back(static_cast<int32_t>(expert_idx));
@@ -524,6 +535,11 @@ absl::Status PassRanks::TakeOutputs(Exchange& exchange, int from, std::span<cons
     for (const int64_t i : exchange.choices_of[expert_idx]) exchange.places[i] = exchange.next_place + num_outputs++;
   }
   PENSTOCK_CHECK(left == OutputBytes(num_outputs) && num_outputs <= exchange.outputs_left[from]);
+  const int64_t dim = args_.config.model_dim;
+  DecodeOutputs(args_.comm,
+                activations().expert_output.subspan(static_cast<size_t>(exchange.next_place * dim),
+                                                    static_cast<size_t>(num_outputs * dim)),
+                dim);
   exchange.next_place += num_outputs;
   exchange.outputs_left[from] -= num_outputs;
   for (const int32_t expert_idx : failed) {

@@ -31,6 +31,7 @@
 #include "penstock/schedule/expert_pipeline.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
+#include "penstock/tensor/output_codes.h"
 
 namespace penstock {
 
@@ -54,6 +55,8 @@ class PassRanks {
   Event InputsOf(int64_t expert_idx) const;
   // Returns the event after which outputs may be overwritten: those of the Dispatch() before have been sent.
   const Event& outputs_sent() const { return outputs_sent_; }
+  // Returns the places of an expert's outputs for this rank's rows. Called by tasks that compute.
+  IndexRange OwnPlaces(int64_t expert_idx) const;
   int64_t GroupOf(int64_t expert_idx) const { return exchange_->group_of[expert_idx]; }
   // Remembers that an expert of this rank has no outputs. Called by tasks, before the event `computed` of Return().
   void FailExpert(int64_t expert_idx, const absl::Status& status);
@@ -149,7 +152,7 @@ class PassRanks {
   absl::Status ForEachOther(absl::FunctionRef<absl::Status(int rank)> visit) const;
 
   uint64_t OutputBytes(int64_t num_outputs) const {
-    return static_cast<uint64_t>(num_outputs * args_.config.model_dim) * sizeof(float);
+    return static_cast<uint64_t>(num_outputs * OutputRowBytes(args_.comm, args_.config.model_dim));
   }
   Activations& activations() const { return args_.host.operations->activations(); }
   Communicator& communicator() const { return *args_.ranks->communicator; }

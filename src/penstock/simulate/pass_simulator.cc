@@ -76,6 +76,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .host = {.lane = host_lane_},
              .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
              .ranks = ranks_,
+             .comm = args_.comm,
              .kv = KvLayer::Of(args_.config, args_.formats.kv),
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),

@@ -42,6 +42,7 @@ class PassSimulator {
     // With several ranks: this one, the link to the others, and messages to them (simulate/simulated_ranks.h).
     RankSplit ranks = {};
     Link link = {};
+    CommFormat comm = CommFormat::kF32;
     Communicator* communicator = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<PassSimulator>> Create(Args args);

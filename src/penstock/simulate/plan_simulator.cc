@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
     const Link* link = hardware.FindLink(kRankLink);
     if (link == nullptr) return UsageError("the hardware has no link {}: give --network", kRankLink);
     args.link = *link;
+    args.comm = inputs.plan.formats.comm;
     args.ffn_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.ffn, inputs.config.model_dim);
   }
   return SimulatedRanks::Create(args, num_ranks);

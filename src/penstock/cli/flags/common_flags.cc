@@ -53,6 +53,9 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
   AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
   AddFlag(app, "--activations", flags.activations, "auto (int8), " + ChoiceNames(ActivationFormats())).ShowDefault();
   AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
+  AddFlag(app, "--comm-dtype", flags.comm_dtype,
+          "outputs of experts between ranks: auto, " + ChoiceNames(CommFormats()))
+      .ShowDefault();
   AddFlag(app, "--attention-window", engine.attention_window,
           "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")
       .InRange(1, kMaxContext);

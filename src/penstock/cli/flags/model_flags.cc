@@ -91,6 +91,9 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   if (activations.has_value()) options.activations = activations;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<KvFormat> kv, ParseChoice("kv-dtype", flags.kv_dtype, KvFormats()));
   if (kv.has_value()) options.kv_dtype = kv;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<CommFormat> comm,
+                            ParseChoice("comm-dtype", flags.comm_dtype, CommFormats()));
+  if (comm.has_value()) options.comm_dtype = comm;
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   options.shares_prefixes = !flags.no_prefix_sharing;
