@@ -5,6 +5,7 @@ after random ranks were killed or stopped and the job continued with another num
 Exits with 77 (skipped) if there is no mpirun, or if the program was built without MPI.
 """
 import argparse
+import json
 import os
 import pathlib
 import random
@@ -78,7 +79,22 @@ def check_errors(ranks):
         assert found == code and len(lines) == 1 and text in lines[0], (flags, found, stderr)
     found, stderr = ranks.run(9, output)    # the demo model has eight experts a layer
     assert found == 2 and "9 ranks for 8 experts" in stderr, (found, stderr)
+    found, stderr = ranks.run(3, output, "--frobnicate")
+    assert found == 2 and stderr.count("penstock: error") == 1, (found, stderr)
     assert not output.exists() or output.read_bytes() == b"", "a refused job has results"
+
+
+def check_probe(ranks):
+    """A probe under mpirun also measures the network, and plans for several machines use it."""
+    probe = ranks.folder / "probe.json"
+    run = ["mpirun", "-n", "2", *ranks.penstock.command("probe", "--disk", "none", "--seconds", "1", "--output", probe)]
+    subprocess.run(run, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    links = {link["name"]: link for link in json.loads(probe.read_text())["links"]}
+    assert links["between_ranks"]["bytes_per_second"] > 0, links
+    done = ranks.penstock.run("simulate", "--model", program.DEMO_MODEL, "--hardware", probe, "--memory", "64MiB",
+                              "--workload", "prompt=16,gen=8,requests=8", "--schedule", "on-demand", "--ranks", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schedules"][0]["lanes"]["to_ranks"] > 0, done.stdout
 
 
 def check_faults(ranks, expected, rng, num_kills, num_stops, whole_s):
@@ -136,11 +152,14 @@ def main():
         assert code == 0, f"exit {code}: {stderr}"
         assert program.sorted_by_id(folder / "two.jsonl") == expected, "two ranks gave other bytes"
         check_errors(ranks)
+        check_probe(ranks)
         cases = [(num_ranks, budget, schedule) for num_ranks in (2, 3, 4) for budget in ("20MiB", "64MiB")
                  for schedule in ("klotski", "on-demand", "zigzag", "hybrid")]
         for number, (num_ranks, budget, schedule) in enumerate(rng.sample(cases, 8)):
-            output = folder / f"case{number}.jsonl"
-            code, stderr = ranks.run(num_ranks, output, "--memory", budget, "--schedule", schedule, "--batch-size", 4)
+            output, policy = folder / f"case{number}.jsonl", folder / f"policy{number}.json"
+            policy.write_text(json.dumps({"expert_groups": rng.randint(0, 4)}))
+            code, stderr = ranks.run(num_ranks, output, "--memory", budget, "--schedule", schedule, "--batch-size", 4,
+                                     "--policy", policy)
             assert code == 0, f"{num_ranks} ranks, {budget}, {schedule}: exit {code}: {stderr}"
             assert program.sorted_by_id(output) == expected, f"{num_ranks} ranks, {budget}, {schedule}: other bytes"
         start = time.monotonic()

@@ -1,6 +1,7 @@
 #include "penstock/cli/command_line.h"
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -26,6 +28,7 @@
 #include "penstock/cli/flags/flags.h"
 #include "penstock/cli/flags/help.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/parallel/launcher.h"
 #include "penstock/plan/formats.h"
 
 namespace penstock::cli {
@@ -468,6 +471,11 @@ int Main(int argc, char** argv) {
   commands.push_back(AddManCommand(app, line));
   std::vector<char*> words = ReplaceHelpCommand(argc, argv);
   const absl::StatusOr<std::optional<int>> done = line.Parse(static_cast<int>(words.size()), words.data());
+  if (!done.ok() && !IsFirstRank()) {
+    // All ranks find the same fault. Rank 0 needs a moment to say it, before the launcher ends it with the others.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return ExitCode(done.status());
+  }
   if (!done.ok()) return ReportError(done.status());
   if (done->has_value()) return **done;
   for (const Command& command : commands) {

@@ -3,12 +3,17 @@
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/output_file.h"
+#include "penstock/cli/stop_signals.h"
 #include "penstock/measure/probe.h"
+#include "penstock/parallel/mpi_ranks.h"
+#include "penstock/parallel/rank_link.h"
 
 namespace penstock::cli {
 namespace {
@@ -98,6 +103,7 @@ std::string DeviceTable(const Hardware& hardware, const Processor& device) {
 
 std::string LinkTable(const Link& link) {
   std::string out = fmt::format("\n{}: {:.2f} GB/s for long\n", link.name, 1e-9 * link.bytes_per_s);
+  if (link.latency_s > 0) out += fmt::format("  a message takes {:.0f} us besides\n", 1e6 * link.latency_s);
   if (link.rates.empty()) return out;
   out += fmt::format("{:>15}{:>15}{:>15}\n", "read", "under way", "GB/s");
   for (const TransferRate& rate : link.rates) {
@@ -117,12 +123,30 @@ absl::StatusOr<Hardware> Measure(const ProbeFlags& flags) {
   return ProbeAndKeep(target);
 }
 
+// Measures this machine while other ranks wait, then the network between all of them.
+absl::StatusOr<Hardware> MeasureWithRanks(const ProbeFlags& flags, Communicator* communicator) {
+  absl::StatusOr<Hardware> hardware = Measure(flags);
+  if (communicator == nullptr) return hardware;
+  if (!hardware.ok()) {
+    communicator->Abort(hardware.status());
+    return hardware;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Link link, MeasureRankLink(*communicator));
+  hardware->links.push_back(link);
+  return hardware;
+}
+
 }  // namespace
 
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(const MpiRanks ranks, JoinMpiRanks(StopStuckRank));
+  if (ranks.communicator != nullptr && ranks.communicator->rank() > 0) {
+    PENSTOCK_CHECK(SetUpLogging("off").ok());
+    return ExitCode(MeasureRankLink(*ranks.communicator).status());
+  }
   PENSTOCK_ASSIGN_OR_RETURN(OutputFile output,
                             OutputFile::Open("--output", flags.output_path, flags.model.engine.model_dir));
-  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, Measure(flags));
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, MeasureWithRanks(flags, ranks.communicator.get()));
   const std::string json = std::string(json::serialize(ToJson(hardware))) + "\n";
   PENSTOCK_RETURN_IF_ERROR(output.Write(json));
   std::string table = HardwareTable(hardware) + KernelTable(hardware.processors.at(0));

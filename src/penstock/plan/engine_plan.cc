@@ -116,6 +116,10 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
                                       std::shared_ptr<const ExpertLayouts> layouts) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
+  if (room.ranks.num_ranks > 1 && room.ranks.num_ranks > model.config.num_experts) {
+    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
+                      model.config.num_experts);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
     PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
@@ -148,10 +152,6 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
   const ScheduleTraits& schedule = TraitsOf(policy.schedule.kind);
-  if (room.ranks.num_ranks > model.config.num_experts) {
-    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
-                      model.config.num_experts);
-  }
   if (room.ranks.num_ranks > 1 && room.device.has_value() &&
       (schedule.attends_on_host || schedule.host_computes_experts)) {
     return UsageError("schedule {} with a device runs on one rank only", schedule.name);
