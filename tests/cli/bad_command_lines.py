@@ -57,6 +57,7 @@ def flag_rows():
                          ("--repetition-penalty", ("0", "-1", "nan")),
                          ("--seed", ("x", "-1", "1.5", "18446744073709551616")),
                          ("--prefill-chunk", ("0", "65537")), ("--dtype", ("f8", "", "F32")), ("--kv-dtype", ("int4",)),
+                         ("--comm-dtype", ("f16",)),
                          ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
         for value in values:
             yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"),

@@ -217,6 +217,11 @@ def planning_rows():
     for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y",
                   "batch-size=1..99999"):
         yield "L12", f"--sweep={sweep}", usage([*simulate, f"--sweep={sweep}"], "--sweep")
+    for flags, words in ((["--ranks=0"], "--ranks"), (["--ranks=300", "--network=1gbe"], "--ranks"),
+                         (["--ranks=2"], "--network"), (["--ranks=2", "--network=string"], "10gbe"),
+                         (["--ranks=200", "--network=1gbe"], "each rank needs at least one"),
+                         (["--comm-dtype=f64"], "comm-dtype")):
+        yield "L12", f"simulate {' '.join(flags)}", usage([*simulate, *flags], words)
     yield "L12", "a plot of nothing", usage([*simulate, "--plot=x"], "--plot draws a --sweep")
 
     for command in ("plan", "simulate"):

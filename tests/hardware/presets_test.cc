@@ -52,6 +52,18 @@ TEST(Presets, TakeOtherParts) {
   EXPECT_EQ(two.FindProcessor("gpu")->compute_efficiency, 0.3);
 }
 
+TEST(Presets, NetworksHaveNamesOrRates) {
+  EXPECT_EQ(NetworkPreset("10gbe").value().name, kRankLink);
+  EXPECT_DOUBLE_EQ(NetworkPreset("10gbe").value().bytes_per_s, 0.9 * 1.25e9);
+  EXPECT_DOUBLE_EQ(NetworkPreset("1.5GB/s").value().bytes_per_s, 1.5e9);
+  for (const PresetInfo& info : AllPresets()) {
+    if (info.kind == "network") EXPECT_GT(NetworkPreset(info.name).value().latency_s, 0) << info.name;
+  }
+  const absl::Status unknown = NetworkPreset("string").status();
+  EXPECT_EQ(FaultOf(unknown), Fault::kUsage);
+  EXPECT_THAT(Message(unknown), testing::HasSubstr("10gbe"));
+}
+
 TEST(Presets, NameWhatThereIs) {
   const absl::Status machine = HardwarePreset("cray").status();
   EXPECT_EQ(FaultOf(machine), Fault::kUsage);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -84,6 +85,14 @@ void ShareMachine(const MpiRanks& ranks, EngineOptions& options) {
   UseShareOfCpus(ranks.place_among_sharing, ranks.num_sharing_cpus);
 }
 
+// Returns "trace.rank1.json" for "trace.json".
+std::string PathOfRank(const std::string& path, int rank) {
+  if (path.empty()) return path;
+  std::filesystem::path named(path);
+  const std::string extension = named.extension().string();
+  return named.replace_extension(fmt::format("rank{}{}", rank, extension)).string();
+}
+
 // Runs another rank than 0: it writes no file and says nothing, because rank 0 tells what fails.
 int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
   PENSTOCK_CHECK(SetUpLogging("off").ok());
@@ -91,8 +100,9 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
   absl::StatusOr<EngineOptions> options = ToPlannedOptions(flags.model);
   if (options.ok()) {
     ShareMachine(ranks, *options);
-    options->trace_path.clear();
-    options->trace_html_path.clear();
+    for (std::string* path : {&options->trace_path, &options->trace_html_path}) {
+      *path = PathOfRank(*path, ranks.communicator->rank());
+    }
     options->routing_path.clear();
     options->correlation_path.clear();
   }

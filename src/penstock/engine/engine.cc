@@ -167,9 +167,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
   PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options, hooks));
   // An engine is open when it is open on all ranks.
-  if (const int64_t one = 1; hooks.communicator != nullptr) {
-    PENSTOCK_RETURN_IF_ERROR(MaxOfRanks(*hooks.communicator, {&one, 1}).status());
-  }
+  if (hooks.communicator != nullptr) PENSTOCK_RETURN_IF_ERROR(WaitForRanks(*hooks.communicator));
   engine->stats_.load_s = SecondsSince(start);
   LogDebug("kernels: {}", kernels::IsaName(isa));
   return engine;
@@ -253,7 +251,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
-  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name));
+  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name,
+                                                          communicator_ == nullptr ? 0 : communicator_->rank()));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
                                                          .layouts = *plan_->layouts,
                                                          .kernels = *kernels_,

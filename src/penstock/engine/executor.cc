@@ -173,6 +173,8 @@ ProcessorRates Executor::MeasureHost(double seconds) const {
 
 absl::Status Executor::AgreeOnRates() {
   Communicator& communicator = *ranks_->communicator;
+  PENSTOCK_RETURN_IF_ERROR(WaitForRanks(communicator));
+  runtime_.RestartClock();  // traces of all ranks then have one clock, but for the time of a message
   PENSTOCK_ASSIGN_OR_RETURN(ranks_->link, MeasureRankLink(communicator));
   const double ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *pool_, kGuessSeconds).value_or(1e9);
   const std::array<int64_t, 2> own = {-static_cast<int64_t>(ops_per_s), -pool_->num_workers()};

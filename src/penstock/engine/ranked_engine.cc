@@ -222,7 +222,7 @@ absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& comm
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
                                 ReceiveSized(communicator, 0, MessageStream::kSteps, kMaxStepBytes));
       PENSTOCK_ASSIGN_OR_RETURN(RankOrder order, OrderFrom(bytes));
-      if (order.kind == RankOrder::Kind::kEnd) return absl::OkStatus();
+      if (order.kind == RankOrder::Kind::kEnd) return own.has_value() ? own->engine().CloseTraces() : absl::OkStatus();
       if (order.kind == RankOrder::Kind::kOpen) {
         PENSTOCK_RETURN_IF_ERROR(options.status());
         options->planned_positions = order.planned_positions;

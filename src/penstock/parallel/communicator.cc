@@ -154,6 +154,11 @@ absl::StatusOr<std::vector<int64_t>> MaxOfRanks(Communicator& communicator, std:
   return max;
 }
 
+absl::Status WaitForRanks(Communicator& communicator) {
+  const int64_t nothing = 0;
+  return MaxOfRanks(communicator, {&nothing, 1}).status();
+}
+
 std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks) {
   const auto mailboxes = std::make_shared<Mailboxes>(num_ranks);
   std::vector<std::unique_ptr<Communicator>> communicators;

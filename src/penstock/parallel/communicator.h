@@ -62,6 +62,9 @@ absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& comm
 // Returns the largest of all ranks' values, for each of `own`. All ranks give equally many.
 absl::StatusOr<std::vector<int64_t>> MaxOfRanks(Communicator& communicator, std::span<const int64_t> own);
 
+// Returns when all ranks have called it.
+absl::Status WaitForRanks(Communicator& communicator);
+
 // Makes the communicators of `num_ranks` ranks in one process. Each is used by threads of its own rank.
 std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks);
 

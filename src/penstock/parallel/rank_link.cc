@@ -40,7 +40,7 @@ absl::StatusOr<double> SlowestSeconds(Communicator& communicator, double seconds
 
 absl::StatusOr<Link> MeasureRankLink(Communicator& communicator) {
   Link link{.name = std::string(kRankLink)};
-  PENSTOCK_RETURN_IF_ERROR(SlowestSeconds(communicator, 0).status());  // all ranks begin together
+  PENSTOCK_RETURN_IF_ERROR(WaitForRanks(communicator));
   const int num_ranks = communicator.num_ranks(), rank = communicator.rank();
   auto start = Clock::now();
   for (int i = 0; i < kEmptyMessages; ++i) {  // empty messages do not wait for their receiver

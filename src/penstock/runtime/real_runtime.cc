@@ -165,6 +165,8 @@ LaneIdx RealRuntime::AddStreamLane(std::string name, std::unique_ptr<DeviceStrea
   return AddLane(std::move(name), std::move(lane));
 }
 
+void RealRuntime::RestartClock() { epoch_ = Clock::now(); }
+
 double RealRuntime::now_s() const { return SecondsSince(epoch_); }
 
 const RealRuntime::TaskState* RealRuntime::StateOf(const Event& event) {

@@ -175,7 +175,7 @@ std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_
   is_dispatched_ = true;
   PENSTOCK_CHECK(std::ssize(choices[split_.rank]) == rows.size() * args_.config.num_topk);
   PlanExchange(choices, *exchange);
-  if (exchange_ != nullptr) outputs_sent_ = exchange_->outputs_sent;
+  if (exchange_ != nullptr && exchange_->num_sent_outputs > 0) outputs_sent_ = exchange_->outputs_sent;
   exchange_ = exchange;
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * args_.ffn_row_bytes); };
   SendTimes sending;  // of each group
@@ -208,7 +208,7 @@ std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_
   }
   if (!args_.is_simulated()) {
     exchange->outputs_here = tasks_.Transfer(
-        args_.ranks->from_ranks_lane, ReceiveOutputsLabel(layer_idx), OutputBytes(exchange->num_outputs()),
+        args_.ranks->from_ranks_lane, ReceiveOutputsLabel(layer_idx), OutputBytes(exchange->num_outputs_here),
         {outputs_sent_}, [this, exchange] { return Receive(*exchange, exchange->num_groups, /*outputs=*/true); });
   }
   return {exchange, &exchange->own};
@@ -224,19 +224,20 @@ void PassRanks::PlanExchange(const std::vector<std::vector<int32_t>>& choices, E
   PlanElsewhere(exchange);
 }
 
-// Chooses the number of groups, and cuts the experts of each rank into groups of about equally many rows.
+// Chooses the number of groups, and cuts the experts of each rank into groups of about equally many rows. No group is
+// empty if there are enough experts.
 void PassRanks::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
   std::vector<int64_t> rows_of(args_.config.num_experts);
   for (const std::vector<int32_t>& of_rank : choices) {
     for (const int32_t expert_idx : of_rank) ++rows_of[expert_idx];
   }
-  int64_t max_groups = 1;
-  for (int rank = 0; rank < num_ranks(); ++rank) {
+  const auto num_used_of = [&](int rank) -> int64_t {
     const ExpertRange experts = ExpertsOf(rank);
-    max_groups =
-        std::max<int64_t>(max_groups, std::count_if(rows_of.begin() + experts.first, rows_of.begin() + experts.end,
-                                                    [](int64_t num_rows) { return num_rows > 0; }));
-  }
+    return std::count_if(rows_of.begin() + experts.first, rows_of.begin() + experts.end,
+                         [](int64_t num_rows) { return num_rows > 0; });
+  };
+  int64_t max_groups = 1;
+  for (int rank = 0; rank < num_ranks(); ++rank) max_groups = std::max(max_groups, num_used_of(rank));
   max_groups = std::min(max_groups, kMaxGroups);
   exchange.num_groups = args_.ranks->expert_groups > 0 ? std::min(args_.ranks->expert_groups, max_groups)
                                                        : BestExpertGroups(TimesOf(choices, rows_of), max_groups);
@@ -244,11 +245,16 @@ void PassRanks::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exc
   for (int rank = 0; rank < num_ranks(); ++rank) {
     const ExpertRange experts = ExpertsOf(rank);
     const int64_t num_rows = std::reduce(rows_of.begin() + experts.first, rows_of.begin() + experts.end);
-    int64_t num_before = 0;
-    for (int64_t expert_idx = experts.first; expert_idx < experts.end && num_rows > 0; ++expert_idx) {
+    const int64_t num_used = num_used_of(rank);
+    int64_t num_before = 0, used_idx = 0;
+    for (int64_t expert_idx = experts.first; expert_idx < experts.end; ++expert_idx) {
+      if (rows_of[expert_idx] == 0) continue;
       const int64_t middle = 2 * num_before + rows_of[expert_idx];  // in half rows
-      exchange.group_of[expert_idx] = std::min(exchange.num_groups - 1, middle * exchange.num_groups / (2 * num_rows));
+      const int64_t last = std::min(exchange.num_groups - 1, used_idx);
+      const int64_t first = std::clamp<int64_t>(exchange.num_groups - num_used + used_idx, 0, last);
+      exchange.group_of[expert_idx] = std::clamp(middle * exchange.num_groups / (2 * num_rows), first, last);
       num_before += rows_of[expert_idx];
+      ++used_idx;
     }
   }
 }
@@ -370,6 +376,7 @@ void PassRanks::PlanElsewhere(Exchange& exchange) const {
       if (!experts.contains(exchange.own_choices[i])) continue;
       exchange.choices_of[exchange.own_choices[i]].push_back(i);
       ++exchange.outputs_left[rank];
+      ++exchange.num_outputs_here;
     }
   }
 }
@@ -445,8 +452,9 @@ void PassRanks::Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, 
     exchange.num_waiting_outputs += first[num_ranks()] - first[0] - num_own;
   }
   exchange.computed = computed;
-  const int64_t of_group = (exchange.num_outputs_elsewhere + exchange.num_groups - 1) / exchange.num_groups;
-  if (exchange.num_waiting_outputs >= std::max<int64_t>(1, of_group)) IssueReturn(layer_idx);
+  // Groups have different sizes, so half the usual number of outputs is enough for a message.
+  const int64_t of_group = exchange.num_outputs_elsewhere / exchange.num_groups;
+  if (exchange.num_groups > 1 && exchange.num_waiting_outputs > of_group / 2) IssueReturn(layer_idx);
 }
 
 void PassRanks::IssueReturn(int64_t layer_idx) {
@@ -466,7 +474,7 @@ PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
   PENSTOCK_CHECK(exchange_->num_sent_outputs == exchange_->num_outputs_elsewhere);
   if (args_.is_simulated()) {
     const std::vector<SendTimes> times = ExchangeTimes({exchange_->sending_outputs});
-    exchange_->outputs_here = IssueArrival(ReceiveOutputsLabel(layer_idx), OutputBytes(exchange_->num_outputs()),
+    exchange_->outputs_here = IssueArrival(ReceiveOutputsLabel(layer_idx), OutputBytes(exchange_->num_outputs_here),
                                            [&](int rank) -> std::optional<SimulatedRuntime::Times> {
                                              if (exchange_->outputs_left[rank] == 0) return std::nullopt;
                                              return times[rank][0];

@@ -17,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,7 +52,7 @@ class PassRanks {
   std::shared_ptr<const RankAssignments> Dispatch(RowRange rows, int64_t layer_idx);
   // Returns the event after which all inputs of an expert of this rank are here.
   Event InputsOf(int64_t expert_idx) const;
-  // Returns the event after which outputs may be overwritten: those of the Dispatch() before have been sent.
+  // Returns the event after which outputs may be overwritten: those of earlier exchanges have been sent.
   const Event& outputs_sent() const { return outputs_sent_; }
   // Returns the places of an expert's outputs for this rank's rows. Called by tasks that compute.
   IndexRange OwnPlaces(int64_t expert_idx) const;
@@ -95,7 +94,8 @@ class PassRanks {
     std::vector<Event> inputs_here;                            // [num_groups]
     std::vector<int64_t> output_offsets;           // [num_experts * num_ranks + 1]: by expert, then by rank of
                                                    // the rows; first places, of this rank's experts only
-    int64_t num_outputs_elsewhere = 0;             // for rows of other ranks
+    int64_t num_outputs_elsewhere = 0;             // that this rank sends
+    int64_t num_outputs_here = 0;                  // that come from other ranks
     std::vector<std::vector<int64_t>> choices_of;  // [num_experts]: indices of own_choices; of experts elsewhere
 
     // Used by the thread that issues tasks.
@@ -112,8 +112,6 @@ class PassRanks {
     std::vector<int64_t> outputs_left;  // [num_ranks]: outputs that are not here
     int64_t next_place = 0;             // of the next output that comes
     std::vector<int64_t> places;        // [rows.size(), num_topk]: of expert_output
-
-    int64_t num_outputs() const { return std::reduce(outputs_left.begin(), outputs_left.end()); }
 
     std::mutex mutex;                                      // guards what follows
     std::vector<std::pair<int64_t, absl::Status>> failed;  // experts of this rank
@@ -167,7 +165,7 @@ class PassRanks {
   std::vector<int32_t> incoming_;                // of the lane from_ranks: choices as they arrive
   bool is_dispatched_ = false;                   // routed_ belongs to rows that were dispatched
   std::shared_ptr<Exchange> exchange_;           // of the last Dispatch()
-  Event outputs_sent_;                           // of the Dispatch() before
+  Event outputs_sent_;                           // of all exchanges before it
 };
 
 }  // namespace penstock

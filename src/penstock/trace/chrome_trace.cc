@@ -18,8 +18,7 @@ namespace {
 constexpr size_t kBufferBytes = 64 << 10;
 
 // Viewers take track 0 for the kernel's idle thread. The track with the number of the process is shown on top.
-constexpr int kProcess = 1;
-constexpr int kStepsTrack = kProcess;
+constexpr int kStepsTrack = 1;
 int TrackOf(LaneIdx lane) { return kStepsTrack + 1 + lane; }
 
 template <typename... Args>
@@ -36,15 +35,17 @@ std::string Microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ChromeTrace>> ChromeTrace::Create(const std::string& path) {
+absl::StatusOr<std::unique_ptr<ChromeTrace>> ChromeTrace::Create(const std::string& path, int rank) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd.valid()) return IoError("{}: cannot open the trace for writing: {}", path, ErrnoText(errno));
-  return std::unique_ptr<ChromeTrace>(new ChromeTrace(std::move(fd), path));
+  return std::unique_ptr<ChromeTrace>(new ChromeTrace(std::move(fd), path, rank));
 }
 
-ChromeTrace::ChromeTrace(UniqueFd fd, std::string path) : path_(std::move(path)), fd_(std::move(fd)) {
+ChromeTrace::ChromeTrace(UniqueFd fd, std::string path, int rank)
+    : path_(std::move(path)), process_(rank + 1), fd_(std::move(fd)) {
   buffer_.reserve(kBufferBytes + 4096);
-  Append(buffer_, R"([{{"ph":"M","pid":{},"name":"process_name","args":{{"name":"penstock"}}}})", kProcess);
+  Append(buffer_, R"([{{"ph":"M","pid":{},"name":"process_name","args":{{"name":{}}}}})", process_,
+         Quoted(rank == 0 ? "penstock" : fmt::format("penstock, rank {}", rank)));
   AppendTrackName(kStepsTrack, "steps");
 }
 
@@ -99,11 +100,11 @@ void ChromeTrace::AppendTrackName(int track, std::string_view name) {
   Append(buffer_,
          ",\n"
          R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})",
-         kProcess, track, Quoted(name));
+         process_, track, Quoted(name));
   Append(buffer_,
          ",\n"
          R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})",
-         kProcess, track, track);
+         process_, track, track);
 }
 
 void ChromeTrace::AppendSlice(int track, std::string_view name, double begin_s, double end_s) {
@@ -111,7 +112,7 @@ void ChromeTrace::AppendSlice(int track, std::string_view name, double begin_s, 
   Append(buffer_,
          ",\n"
          R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{})",
-         kProcess, track, Microseconds(begin_ns), Microseconds(Nanoseconds(end_s) - begin_ns), Quoted(name));
+         process_, track, Microseconds(begin_ns), Microseconds(Nanoseconds(end_s) - begin_ns), Quoted(name));
 }
 
 void ChromeTrace::EndEvent() {

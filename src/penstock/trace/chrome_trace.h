@@ -22,8 +22,9 @@ namespace penstock {
 
 class ChromeTrace : public TaskSink {
  public:
-  // Replaces an existing file.
-  static absl::StatusOr<std::unique_ptr<ChromeTrace>> Create(const std::string& path);
+  // Replaces an existing file. Each rank is a process of its own for viewers, so that the traces of several ranks can
+  // be opened as one.
+  static absl::StatusOr<std::unique_ptr<ChromeTrace>> Create(const std::string& path, int rank = 0);
   // Calls Close().
   ~ChromeTrace() override;
   ChromeTrace(const ChromeTrace&) = delete;
@@ -41,7 +42,7 @@ class ChromeTrace : public TaskSink {
   absl::Status Close();
 
  private:
-  ChromeTrace(UniqueFd fd, std::string path);
+  ChromeTrace(UniqueFd fd, std::string path, int rank);
   // All methods below REQUIRE that mutex_ is held.
   void AppendTrackName(int track, std::string_view name);
   void AppendSlice(int track, std::string_view name, double begin_s, double end_s);
@@ -49,6 +50,7 @@ class ChromeTrace : public TaskSink {
   void Flush();
 
   const std::string path_;
+  const int process_;
   std::mutex mutex_;
   UniqueFd fd_;         // invalid once closed
   std::string buffer_;  // only whole events whenever mutex_ is free

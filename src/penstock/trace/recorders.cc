@@ -10,19 +10,19 @@
 namespace penstock {
 
 absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions& options, const ModelConfig& config,
-                                                             const std::string& model_name) {
+                                                             const std::string& model_name, int rank) {
   auto recorders = std::unique_ptr<Recorders>(new Recorders());
   std::vector<TaskSink*> sinks;
   if (!options.trace_path.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(recorders->trace_, ChromeTrace::Create(options.trace_path));
+    PENSTOCK_ASSIGN_OR_RETURN(recorders->trace_, ChromeTrace::Create(options.trace_path, rank));
     sinks.push_back(recorders->trace_.get());
   }
   if (!options.trace_html_path.empty()) {
     recorders->html_path_ = options.trace_html_path;
-    recorders->title_ = model_name;
+    recorders->title_ = rank == 0 ? model_name : fmt::format("{}, rank {}", model_name, rank);
     recorders->timeline_ = std::make_unique<Timeline>();
     // Reports now if the path cannot be written.
-    PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, model_name));
+    PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, recorders->title_));
     sinks.push_back(recorders->timeline_.get());
   }
   if (!sinks.empty()) recorders->sinks_ = std::make_unique<TaskSinks>(std::move(sinks));

@@ -161,7 +161,9 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& 
           "DRAM budget: 16GiB, or 50% of the hardware's (default: 90%; of this machine, 75% of what is free)")
       .TypeName("SIZE");
   AddFlag(app, "--device", engine.device, "auto, cpu or gpu").ShowDefault();
-  AddFlag(app, "--ranks", flags.ranks, "machines like this that share the model's experts").ShowDefault();
+  AddFlag(app, "--ranks", flags.ranks, "machines like this that share the model's experts")
+      .InRange(1, kMaxRanks)
+      .ShowDefault();
   AddFlag(app, "--network", flags.network,
           "network between them: 1gbe, 10gbe, 25gbe, 100gbe, ib-hdr and others (--hardware list), or a rate like 1GB/s")
       .TypeName("NAME");

@@ -56,8 +56,7 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine ? CachedProbe({.options = options, .model = &model})
                                                                : ParseHardwareFlag(flags.hardware));
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("--ranks", flags.ranks, kMaxRanks));
-  hardware.num_ranks = static_cast<int>(std::max<int64_t>(1, flags.ranks));
+  hardware.num_ranks = static_cast<int>(flags.ranks);
   if (!flags.network.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(const Link network, NetworkPreset(flags.network));
     std::erase_if(hardware.links, [](const Link& link) { return link.name == kRankLink; });
