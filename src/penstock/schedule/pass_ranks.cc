@@ -462,11 +462,15 @@ void PassRanks::IssueReturn(int64_t layer_idx) {
   const int64_t num_outputs = std::exchange(exchange->num_waiting_outputs, 0);
   const bool is_first = exchange->num_sent_outputs == 0;
   exchange->num_sent_outputs += num_outputs;
-  tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send outputs", .layer_idx = layer_idx},
-                  OutputBytes(num_outputs), {exchange->computed},
-                  [this, exchange, expert_idxs = std::exchange(exchange->waiting, {})] {
-                    return SendOutputs(*exchange, expert_idxs);
-                  });
+  exchange->outputs_sent = tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send outputs", .layer_idx = layer_idx},
+                                           OutputBytes(num_outputs), {exchange->computed},
+                                           [this, exchange, expert_idxs = std::exchange(exchange->waiting, {})] {
+                                             return SendOutputs(*exchange, expert_idxs);
+                                           });
+  if (!args_.is_simulated()) return;
+  const SimulatedRuntime::Times sending = SimulatedRuntime::TimesOf(exchange->outputs_sent);
+  if (is_first) exchange->sending_outputs.begin_s = sending.begin_s;
+  exchange->sending_outputs.end_s = sending.end_s;
 }
 
 PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
