@@ -116,7 +116,8 @@ TEST(SimulatedRanks, GroupsHideTheExchange) {
   scenario.network_bytes_per_s = static_cast<double>(alone.sent_bytes) / experts_s;
   scenario.latency_s = 20e-6;
   const double plain_s = SimulateAll(scenario).seconds;
-  EXPECT_GT(plain_s, alone.seconds + 0.8 * experts_s);
+  // Outputs arrive only after they were computed and sent.
+  EXPECT_GT(plain_s, alone.seconds + 0.95 * experts_s);
   scenario.expert_groups = 0;
   EXPECT_GT(plain_s - SimulateAll(scenario).seconds, 0.7 * experts_s);
 }
