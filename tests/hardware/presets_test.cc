@@ -57,7 +57,8 @@ TEST(Presets, NetworksHaveNamesOrRates) {
   EXPECT_DOUBLE_EQ(NetworkPreset("10gbe").value().bytes_per_s, 0.9 * 1.25e9);
   EXPECT_DOUBLE_EQ(NetworkPreset("1.5GB/s").value().bytes_per_s, 1.5e9);
   for (const PresetInfo& info : AllPresets()) {
-    if (info.kind == "network") EXPECT_GT(NetworkPreset(info.name).value().latency_s, 0) << info.name;
+    if (info.kind != "network") continue;
+    EXPECT_GT(NetworkPreset(info.name).value().latency_s, 0) << info.name;
   }
   const absl::Status unknown = NetworkPreset("string").status();
   EXPECT_EQ(FaultOf(unknown), Fault::kUsage);
