@@ -40,7 +40,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(OutputCodes, DecodedRowsEqualRoundedOnes) {
   for (const CommFormat format : kCommFormats) {
     for (const int64_t dim : {2, 3, 64, 100}) {
-      for (const int64_t num_rows : {0, 1, 2, 17}) {
+      for (const int64_t num_rows : {1, 2, 17}) {
         const std::vector<float> rows = RandomRows(num_rows, dim, 7);
         std::vector<float> rounded = rows;
         RoundOutputs(format, rounded, dim);
