@@ -14,6 +14,8 @@ forms take turns on all links, one of which has no limit. Answers must be equal 
 The script needs root, ip, tc, taskset and mpirun (Open MPI 4). It exits with 77 (skipped) if one of them is missing, or if
 the machine allows no namespaces. However it ends, unless by SIGKILL, it removes the namespaces and all that is in them.
 
+Variables such as OMPI_MCA_btl_tcp_links=2 change how Open MPI sends.
+
 Limits: the CPUs of the ranks also do the work of the network. The links delay a message by their rate only: they have no
 latency of their own.
 """
@@ -51,6 +53,7 @@ SAMPLE_S = 0.5          # between looks at the CPU time of the ranks
 REST_S = 3.0            # seconds for which other processes must rest
 MANY_CPUS = 0.15        # other processes that use more than so many CPUs disturb a run
 LEAST_EXCHANGE = 0.02   # an exchange that adds less to the time is not told from noise
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CLONE_NEWNET = 0x40000000
 SKIPPED = 77
 AGENT = """#!/bin/sh
@@ -64,8 +67,8 @@ exchange = T1 - T_free, hidden = (T1 - T) / min(exchange, T_free)
 T is the time of a form, T1 that of form {base} on the same link, and T_free that of form {base} without a limit: computing
 alone would take about so long. All are medians. A dash says that the exchange is shorter than {least:.0%} of T_free.
 "Busy" is the share of the time in which a lane of rank 0 had a task, in the last run (decode: with its prompts).
-"MB sent" is what one rank sent, with all headers; the rank that sent most counts. "Least s" is these bytes divided by the
-link's rate.
+"MB sent" is what one rank sent, with all headers, and with what it sends while it opens the model; the rank that sent most
+counts. "Least s" is these bytes divided by the link's rate.
 """
 
 
@@ -149,16 +152,16 @@ class Network:
         shown = [json.loads(command("ip", "-n", name, "-s", "-j", "link", "show", self.DEVICE)) for name in self.ranks]
         return [link[0]["stats64"]["tx"]["bytes"] for link in shown]
 
-    def cpu_ticks(self):
-        """Returns the clock ticks that each process in the namespaces has computed, by its pid."""
+    def cpu_s(self):
+        """Returns the seconds that each process in the namespaces has computed, by its pid."""
         own = {os.stat(f"/run/netns/{name}").st_ino for name in self.ranks}
-        ticks = {}
+        seconds = {}
         for folder in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if folder.name.isdigit() and (folder / "ns/net").stat().st_ino in own:
                     fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-                    ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
-        return ticks
+                    seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        return seconds
 
     def socket(self, rank):
         """Returns a TCP socket in a rank's namespace. It stays there, whichever thread uses it."""
@@ -270,10 +273,10 @@ class Workload:
         return stats["generated_tokens"] - stats["requests"], stats["seconds"]["decode"]
 
 
-def machine_ticks():
-    """Returns the clock ticks that all processes have computed."""
+def busy_s():
+    """Returns the seconds for which this machine's CPUs were not idle, since an unknown moment."""
     fields = pathlib.Path("/proc/stat").read_text().split("\n")[0].split()
-    return sum(map(int, fields[1:4]))
+    return time.monotonic() * os.cpu_count() - (int(fields[4]) + int(fields[5])) / TICKS_PER_S
 
 
 def budget_of_rank(num_ranks):
@@ -313,7 +316,7 @@ class Bench:
                 *(part for name, value in settings.items() for part in ("--mca", name, value)),
                 "sh", "-c", pinned, "sh", self.args.penstock, *arguments]
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        start, ticks, own = time.monotonic(), machine_ticks(), {}
+        start, busy, own = time.monotonic(), busy_s(), {}
         with subprocess.Popen([str(part) for part in line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True) as process:
             try:
@@ -321,7 +324,7 @@ class Bench:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         stdout, stderr = process.communicate(timeout=SAMPLE_S)
                         break
-                    own |= self.network.cpu_ticks()
+                    own |= self.network.cpu_s()
                 else:
                     raise SystemExit(f"{shlex.join(process.args)}: does not end")
             except BaseException:
@@ -330,7 +333,7 @@ class Bench:
                     process.communicate(timeout=5)
                 process.kill()
                 raise
-        others = (machine_ticks() - ticks - sum(own.values())) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - start)
+        others = (busy_s() - busy - sum(own.values())) / (time.monotonic() - start)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr), others
 
     def run(self, model, workload, form, *more):
@@ -339,7 +342,7 @@ class Bench:
         source.write_text("".join(json.dumps(request) + "\n" for request in workload.requests))
         output.unlink(missing_ok=True)
         policy = self.folder / "policy.json"
-        policy.write_text(json.dumps({"expert_groups": 0 if form == "auto" else int(form)}))
+        policy.write_text(json.dumps({} if form == "auto" else {"expert_groups": int(form)}))
         before = self.network.sent_bytes()
         done, others = self.mpirun("run", "--quiet", "--model", model, "--input", source, "--output", output,
                                    "--stats", stats, "--threads", self.args.threads, "--memory", self.memory,
@@ -392,9 +395,9 @@ class Patience:
     def wait(self):
         """Waits until other processes rest."""
         while self.seconds > 0:
-            before = machine_ticks()
+            before = busy_s()
             time.sleep(REST_S)
-            if machine_ticks() - before < MANY_CPUS * REST_S * os.sysconf("SC_CLK_TCK"):
+            if busy_s() - before < MANY_CPUS * REST_S:
                 return
             self.seconds -= REST_S
 
@@ -416,7 +419,7 @@ def measure(bench, models, workloads, links, forms):
 
 
 def write_traces(bench, models, workloads, links, forms):
-    """Runs everything once more with traces of rank 0: traces cost time."""
+    """Runs everything once more with traces of all ranks: traces cost time."""
     folder = pathlib.Path(bench.args.trace)
     folder.mkdir(parents=True, exist_ok=True)
     for model in models:
@@ -475,6 +478,11 @@ def check_machine():
         skip("mpirun is not Open MPI's")
 
 
+def end(number, _):
+    print(f"ended by {signal.Signals(number).name}", file=sys.stderr)
+    raise SystemExit(128 + number)
+
+
 @contextlib.contextmanager
 def signals_ignored():
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -503,7 +511,7 @@ def parse_args():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--patience", type=float, default=0, metavar="S", help="seconds that may be lost, in all, to "
                         "other processes: waiting for them, and repeating runs that they disturbed (%(default)s)")
-    parser.add_argument("--trace", metavar="DIR", help="then run each case once more, and keep Chrome traces of rank 0")
+    parser.add_argument("--trace", metavar="DIR", help="then run each case once more, and keep Chrome traces of all ranks")
     parser.add_argument("--output", help="JSON of all measurements, one line each")
     args = parser.parse_args()
     args.links = [UNLIMITED, *map(float, args.rates.split(","))]
@@ -551,9 +559,10 @@ def compare(args, network, folder):
 def main():
     args = parse_args()
     check_machine()
-    # Both signals end the script as an exception does, so that the namespaces are removed.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    # These signals end the script as an exception does, so that the namespaces are removed.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         network = Network(args.ranks)
@@ -572,5 +581,3 @@ if __name__ == "__main__":
         main()
     except CommandFailed as failure:
         sys.exit(str(failure))
-    except KeyboardInterrupt:
-        sys.exit(130)
