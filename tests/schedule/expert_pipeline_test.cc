@@ -22,6 +22,11 @@ PipelineTimes AnyTimes() {
           .choices_per_row = static_cast<double>(*rc::gen::inRange(1, 9))};
 }
 
+// EPS-MoE's N* = sqrt(C / k): C is the shorter of exchange and computation, and k what a group costs.
+double PaperExpertGroups(const PipelineTimes& times) {
+  return std::sqrt(std::min(times.rows_s + times.outputs_s, times.compute_s) / times.group_s);
+}
+
 TEST(ExpertPipeline, OneGroupIsTheSumOfTheParts) {
   EXPECT_DOUBLE_EQ(PipelineSeconds({.rows_s = 1, .compute_s = 2, .outputs_s = 4, .group_s = 0.1}, 1), 7.3);
 }

@@ -235,9 +235,16 @@ void HostOperations::GroupRanks(const RankAssignments& ranks) {
 
 void HostOperations::GatherInputs(std::span<const ExpertToRun> experts) {
   const std::span<const int64_t> offsets = context_.activations.group_offsets;
+  IndexRange places;  // of neighbouring experts, which are gathered together
   for (const ExpertToRun& expert : experts) {
-    GatherPlaces({offsets[expert.expert_idx], offsets[expert.expert_idx + 1]});
+    const IndexRange of_expert = {offsets[expert.expert_idx], offsets[expert.expert_idx + 1]};
+    if (of_expert.begin != places.end) {
+      GatherPlaces(places);
+      places.begin = of_expert.begin;
+    }
+    places.end = of_expert.end;
   }
+  GatherPlaces(places);
 }
 
 void HostOperations::PlaceOutputs(RowRange rows, std::span<const int64_t> places) {

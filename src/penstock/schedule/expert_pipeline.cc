@@ -32,9 +32,4 @@ int64_t BestExpertGroups(const PipelineTimes& times, int64_t max_groups) {
   return best;
 }
 
-double PaperExpertGroups(const PipelineTimes& times) {
-  const double gain_s = std::min(times.rows_s + times.outputs_s, times.compute_s);
-  return times.group_s <= 0 ? 1 : std::max(1.0, std::sqrt(gain_s / times.group_s));
-}
-
 }  // namespace penstock

@@ -26,8 +26,4 @@ double PipelineSeconds(const PipelineTimes& times, int64_t num_groups);
 // Returns the number of groups, from 1 to max_groups, with the fewest seconds.
 int64_t BestExpertGroups(const PipelineTimes& times, int64_t max_groups);
 
-// Returns EPS-MoE's estimate of the best number, N* = sqrt(C / k): C is the shorter of exchange and computation, and k
-// what a group costs. It is a real number of at least 1.
-double PaperExpertGroups(const PipelineTimes& times);
-
 }  // namespace penstock

@@ -72,6 +72,7 @@ struct RunEstimator::Impl {
   Impl(const SimulationInputs& simulation_inputs, const Workload& of_workload, RepeatedRouting& routing)
       : inputs(simulation_inputs),
         num_ranks(simulation_inputs.plan.policy.plan.num_ranks),
+        total_requests(of_workload.num_requests),
         workload(OfRank(of_workload, num_ranks)),
         limits(PassLimitsOf(inputs.plan.policy)),
         fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
@@ -179,7 +180,8 @@ struct RunEstimator::Impl {
 
   const SimulationInputs inputs;
   const int num_ranks;
-  const Workload workload;  // of one rank
+  const int64_t total_requests;  // of all ranks; 0: one for each place
+  const Workload workload;       // of one rank
   const PassLimits limits;
   const ModelConfig fewer;
   const double scale;  // number of all layers, divided by the layers of `fewer`
@@ -266,9 +268,9 @@ RunEstimate RunEstimator::Estimate() {
   }
   run.prompt_tokens += requests.num_skipped_tokens();
   const double times = static_cast<double>(num_requests) / static_cast<double>(simulated.num_requests);
-  const double tokens_times = times * impl.num_ranks;
+  run.num_requests = impl.total_requests > 0 ? impl.total_requests : num_requests * impl.num_ranks;
+  const double tokens_times = static_cast<double>(run.num_requests) / static_cast<double>(simulated.num_requests);
   const Impl::Step& full = impl.At({.num_decoding = std::min(impl.num_places, num_requests)});
-  run.num_requests = num_requests * impl.num_ranks;
   run.prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * tokens_times);
   run.computed_prompt_tokens = std::llround(static_cast<double>(run.computed_prompt_tokens) * tokens_times);
   run.generated_tokens = run.num_requests * impl.workload.new_tokens;

@@ -69,7 +69,10 @@ struct SimulatedRank {
   RowBatch batch;
 };
 
-int64_t ShareOf(int64_t part, int64_t num_parts, int64_t total) { return (total + part) / num_parts; }
+// Returns the requests of a rank. The first ranks have the most.
+int64_t RequestsOf(int64_t rank, int64_t num_ranks, int64_t total) {
+  return (total + num_ranks - 1 - rank) / num_ranks;
+}
 
 // Adds empty micro-batches, so that all ranks have equally many.
 void FillUp(std::vector<RankPass>& passes) {
@@ -132,7 +135,7 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
   std::deque<SimulatedRank> ranks;
   for (int rank = 0; rank < simulator->num_ranks(); ++rank) {
     Workload own = workload;
-    own.num_requests = ShareOf(rank, simulator->num_ranks(), workload.num_requests);
+    own.num_requests = RequestsOf(rank, simulator->num_ranks(), workload.num_requests);
     if (own.num_requests == 0 && workload.num_requests > 0) break;  // fewer requests than ranks
     ranks.emplace_back(inputs, own, routing, rank);
   }
