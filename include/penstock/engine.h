@@ -173,6 +173,7 @@ struct MemoryPlan {
   uint64_t fixed_bytes = 0;  // tokenizer, catalogue, buffers of fixed size, the caller's memory
   uint64_t dense_bytes = 0;  // attention, router, norms, embeddings
   uint64_t kv_bytes = 0;     // the KV cache, in DRAM unless the device holds it
+  uint64_t kv_page_bytes = 0;
   uint64_t activation_bytes = 0;
   uint64_t expert_bytes = 0;  // expert slots
   int64_t num_expert_slots = 0;
@@ -180,6 +181,7 @@ struct MemoryPlan {
   int64_t num_experts_total = 0;   // of this rank, if several share the experts
   int num_ranks = 1;
   int64_t experts_of_layer = 0;  // of this rank
+  bool shares_heads = false;     // the ranks share the attention heads, and so the KV cache
   int64_t batch_size = 0;
   int64_t context_length = 0;
   int64_t prefill_chunk = 0;

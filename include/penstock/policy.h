@@ -47,6 +47,9 @@ enum class HybridRule : uint8_t {
 // The memory that holds the KV cache.
 enum class KvTier : uint8_t { kDram, kDevice };
 
+// How several ranks divide attention: by sequences (data parallelism), or by heads (tensor parallelism).
+enum class AttentionSplit : uint8_t { kSequences, kHeads };
+
 // Settings of the schedule. They do not change answers. The engine chooses those that are left open.
 struct Policy {
   // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the
@@ -63,6 +66,7 @@ struct Policy {
   // experts as keep the disk busy, so that more experts can stay in DRAM.
   int64_t disk_window = 0;
   int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
+  std::optional<AttentionSplit> attention_split = {};  // on several ranks; default: kSequences
   // On several ranks: the groups into which a rank's experts are cut. The rows of a group travel while another group is
   // computed. 0: as many as are fastest by the measured network, 1: nothing overlaps.
   int64_t expert_groups = 0;

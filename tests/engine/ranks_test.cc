@@ -10,6 +10,9 @@
 #include "penstock/base/status.h"
 #include "penstock/engine/ranked_engine.h"
 #include "penstock/parallel/communicator.h"
+#include "penstock/parallel/head_split.h"
+#include "penstock/plan/loaded_model.h"
+#include "penstock/plan/policy.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/choices.h"
 #include "tests/draw.h"
@@ -93,7 +96,8 @@ uint64_t MinBudgetOfRank(const EngineOptions& options, size_t rank, size_t num_r
 }
 
 // Returns the runs of `num_ranks` ranks with one schedule; each has its own budget, batch and requests.
-std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t num_requests, Draw& draw) {
+std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, bool shares_heads, size_t num_requests,
+                                Draw& draw) {
   std::vector<std::optional<ScheduleKind>> schedules = {std::nullopt};  // then the engine chooses
   for (const ScheduleTraits& schedule : Schedules()) {
     if (!schedule.attends_on_host) schedules.emplace_back(schedule.value);
@@ -103,6 +107,7 @@ std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t
   options.policy.multi_batch = draw.From({true, true, false});
   options.policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
   options.policy.expert_groups = draw.From<int64_t>({0, 0, 1, 2, 3, 9});
+  if (shares_heads) options.policy.attention_split = draw.From({AttentionSplit::kSequences, AttentionSplit::kHeads});
   std::vector<RankRun> runs(static_cast<size_t>(num_ranks));
   for (size_t rank = 0; rank < runs.size(); ++rank) {
     RankRun& run = runs[rank];
@@ -120,8 +125,9 @@ std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t
 
 std::string Describe(const std::vector<RankRun>& runs) {
   std::string text =
-      fmt::format("comm {}, schedule {}, multi-batch {}, micro-batch {}, expert groups {}",
+      fmt::format("comm {}, attention {}, schedule {}, multi-batch {}, micro-batch {}, expert groups {}",
                   ChoiceName(runs[0].options.comm_dtype, CommFormats()),
+                  ChoiceName(runs[0].options.policy.attention_split, AttentionSplits()),
                   ChoiceName(runs[0].options.policy.schedule, Schedules()), runs[0].options.policy.multi_batch,
                   runs[0].options.policy.micro_batch_size, runs[0].options.policy.expert_groups);
   for (const RankRun& run : runs) {
@@ -138,6 +144,8 @@ TEST_P(RanksTest, RanksGiveTheBitsOfOneRank) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);
   EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  const auto model = LoadModel(golden.dir());
+  ASSERT_TRUE(model.ok()) << model.status();
   std::map<CommFormat, std::vector<Answer>> expected;  // rounded outputs give other answers, on one rank, too
   const auto num_models = static_cast<int64_t>(Golden::Variants().size());
   const int64_t num_combinations =
@@ -149,7 +157,9 @@ TEST_P(RanksTest, RanksGiveTheBitsOfOneRank) {
     std::vector<Answer>& of_one_rank = expected[*base.comm_dtype];
     if (of_one_rank.empty()) of_one_rank = RunAll(base, requests);
     ASSERT_EQ(of_one_rank.size(), requests.size());
-    std::vector<RankRun> runs = RandomRuns(base, draw.From({2, 2, 3, 4}), requests.size(), draw);
+    const int num_ranks = draw.From({2, 2, 3, 4});
+    const bool shares_heads = CheckSharesHeads((*model)->config, num_ranks).ok();
+    std::vector<RankRun> runs = RandomRuns(base, num_ranks, shares_heads, requests.size(), draw);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << Describe(runs));
     RunRanks(requests, runs);
     EXPECT_EQ(AnswersOf(runs), of_one_rank);

@@ -30,9 +30,9 @@ std::string Next(Communicator& communicator, int from, MessageStream stream) {
 TEST(LocalCommunicator, StreamsKeepTheOrderOfTheirMessages) {
   const auto ranks = MakeLocalCommunicators(2);
   ASSERT_TRUE(ranks[0]->Send(1, MessageStream::kSteps, BytesOf("a")).ok());
-  ASSERT_TRUE(ranks[0]->Send(1, MessageStream::kExperts, BytesOf("x")).ok());
+  ASSERT_TRUE(ranks[0]->Send(1, MessageStream::kPass, BytesOf("x")).ok());
   ASSERT_TRUE(ranks[0]->Send(1, MessageStream::kSteps, BytesOf("")).ok());
-  EXPECT_EQ(Next(*ranks[1], 0, MessageStream::kExperts), "x");
+  EXPECT_EQ(Next(*ranks[1], 0, MessageStream::kPass), "x");
   EXPECT_EQ(Next(*ranks[1], 0, MessageStream::kSteps), "a");
   EXPECT_EQ(Next(*ranks[1], 0, MessageStream::kSteps), "");
 }
@@ -69,7 +69,7 @@ TEST(LocalCommunicator, AnAbortEndsTheWaitingOfAllRanks) {
   absl::Status waited;
   std::thread waits([&] {
     std::vector<std::byte> room(1);
-    waited = ranks[0]->Receive(1, MessageStream::kExperts, room).status();
+    waited = ranks[0]->Receive(1, MessageStream::kPass, room).status();
   });
   ranks[2]->Abort(IoError("the disk is gone"));
   waits.join();

@@ -63,7 +63,7 @@ RC_GTEST_PROP(MemoryPlan, NeverExceedsItsBudget, ()) {
   RC_ASSERT(plan->num_expert_slots >= 1);
   RC_ASSERT(plan->num_expert_slots <= plan->num_experts_total);
   RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
-  RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= KvCache::PagesFor(in.context_length));
+  RC_ASSERT(NumKvPages(*plan) >= KvCache::PagesFor(in.context_length));
   RC_ASSERT(in.batch_size == 0 || plan->batch_size == in.batch_size);
 }
 
@@ -105,10 +105,10 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   RC_ASSERT(d.activation_bytes == Activations::Bytes(config, in.row_formats, DeviceDimsOf(*plan, device.num_workers)));
   RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
   const int64_t per_sequence = KvCache::PagesFor(in.context_length);
-  RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= per_sequence);
+  RC_ASSERT(NumKvPages(*plan) >= per_sequence);
   if (device.stages_kv) {
     // Any micro-batch of sequences that have pages at all.
-    const int64_t num_pages = NumKvPages(*plan, config, in.kv_format);
+    const int64_t num_pages = NumKvPages(*plan);
     const int64_t max = in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * per_sequence);
     RC_ASSERT(NumStagedPages(*plan, config, in.kv_format) >= max);
   }

@@ -30,6 +30,7 @@ struct ModelFlags {
   std::string activations = "auto";
   std::string kv_dtype = "auto";
   std::string comm_dtype = "auto";
+  std::string parallel = "auto";
   bool no_prefix_sharing = false;
   EngineOptions engine;
 };

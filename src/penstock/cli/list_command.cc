@@ -35,6 +35,7 @@ std::vector<Table> Tables() {
           {"evictions", "policy: eviction", ChoiceList(Evictions())},
           {"rules", "policy: hybrid_rule", ChoiceList(HybridRules())},
           {"kv-tiers", "policy: kv_tier", ChoiceList(KvTiers())},
+          {"attention-splits", "--parallel attention=", ChoiceList(AttentionSplits())},
           {"dtypes", "--dtype", ChoiceList(ComputeDtypes())},
           {"activations", "--activations", ChoiceList(ActivationFormats())},
           {"kv-dtypes", "--kv-dtype", ChoiceList(KvFormats())},

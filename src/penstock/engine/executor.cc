@@ -86,9 +86,15 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
 absl::Status Executor::CreateHost(const Args& args) {
   const LoadedModel& model = args.model;
   const MemoryPlan& plan = args.policy.plan;
+  RankSplit split;
+  if (args.communicator != nullptr) {
+    split = {
+        .rank = args.communicator->rank(), .num_ranks = args.communicator->num_ranks(), .by_heads = plan.shares_heads};
+  }
+  const HeadRange heads = HeadsOf(model.config, split);
   PENSTOCK_ASSIGN_OR_RETURN(host_.dense,
                             DenseWeights::Load(HostMemory(), model.checkpoint, model.weights, args.formats.dtype,
-                                               device_ == nullptr ? DensePart::kAll : DensePart::kEmbedding));
+                                               device_ == nullptr ? DensePart::kAll : DensePart::kEmbedding, heads));
   PENSTOCK_ASSIGN_OR_RETURN(host_.activations, Activations::Create(host_memory(), model.config, args.formats.rows,
                                                                    DimsOf(plan, pool_->num_workers())));
   if (host_.activations.to_rank.size() > kMaxMessageBytes) {
@@ -97,11 +103,41 @@ absl::Status Executor::CreateHost(const Args& args) {
         "smaller --prefill-chunk or --batch-size",
         FormatBytes(host_.activations.to_rank.size()));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(
-      kv_cache_, KvCache::Create(plan.device.holds_kv_cache ? device_->memory() : host_memory(), model.config,
-                                 args.formats.kv, NumKvPages(plan, model.config, args.formats.kv)));
   host_.operations = std::make_unique<HostOperations>(
       OpContext{model.config, args.kernels, args.pool, args.formats.rows, *host_.dense, host_.activations});
+  if (plan.shares_heads) PENSTOCK_RETURN_IF_ERROR(CreateHeads(args, heads));
+  return CreateKvCache(args, split);
+}
+
+absl::Status Executor::CreateKvCache(const Args& args, const RankSplit& split) {
+  const MemoryPlan& plan = args.policy.plan;
+  int64_t num_pages = NumKvPages(plan);
+  if (split.by_heads) {  // each rank holds the pages of all
+    const int64_t own = -num_pages;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> fewest, MaxOfRanks(*args.communicator, {&own, 1}));
+    num_pages = -fewest[0];
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(kv_cache_, KvCache::Create(plan.device.holds_kv_cache ? device_->memory() : host_memory(),
+                                                       split.by_heads ? heads_->config : args.model.config,
+                                                       args.formats.kv, num_pages, split));
+  if (split.by_heads) ranks_->heads->kv = kv_cache_->layer(0);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CreateHeads(const Args& args, const HeadRange& heads) {
+  const ModelConfig config = ConfigOfHeads(args.model.config, heads);
+  heads_ = std::make_unique<HeadsSide>(
+      HeadsSide{.config = config, .cost = ModelCost(config, model_formats_), .activations = {}, .operations = nullptr});
+  PENSTOCK_ASSIGN_OR_RETURN(heads_->activations,
+                            Activations::Create(host_memory(), config, args.formats.rows,
+                                                HeadDimsOf(args.policy.plan, pool_->num_workers())));
+  heads_->operations = std::make_unique<HostOperations>(
+      OpContext{heads_->config, args.kernels, args.pool, args.formats.rows, *host_.dense, heads_->activations});
+  ranks_->heads = {.config = &heads_->config,
+                   .cost = &heads_->cost,
+                   .row_bytes = kernels::RowBytes(args.formats.rows.attention, config.model_dim),
+                   .operations = heads_->operations.get(),
+                   .kv = {}};
   return absl::OkStatus();
 }
 
@@ -220,6 +256,10 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
               .to_host = &device_->to_host(),
               .kv_staging = kv_staging_.has_value() ? &*kv_staging_ : nullptr};
   }
+  std::optional<RankRows> rank_rows;
+  if (heads_ != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(rank_rows, GatherRankRows(*ranks_->communicator, batch, micro_batches, &*kv_cache_));
+  }
   const double begin_s = runtime_.now_s();
   Pass pass({.config = model_->config,
              .cost = cost_,
@@ -228,6 +268,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .host_pool = pool_,
              .device = device,
              .ranks = ranks_,
+             .rank_rows = rank_rows.has_value() ? &*rank_rows : nullptr,
              .comm = formats_.comm,
              .kv = kv_cache_->layer(0),
              .experts = experts_.compute(),

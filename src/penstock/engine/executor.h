@@ -18,6 +18,7 @@
 #include "penstock/memory/kv_staging.h"
 #include "penstock/ops/operations.h"
 #include "penstock/parallel/communicator.h"
+#include "penstock/parallel/head_split.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/plan/policy.h"
@@ -75,9 +76,19 @@ class Executor {
     std::unique_ptr<Operations> operations;
   };
 
+  // This rank's share of the attention heads, if the ranks share them.
+  struct HeadsSide {
+    ModelConfig config;
+    ModelCost cost;
+    Activations activations;
+    std::unique_ptr<Operations> operations;
+  };
+
   explicit Executor(Args& args);
   absl::Status CreateHost(const Args& args);
   absl::Status CreateDevice(const Args& args);
+  absl::Status CreateKvCache(const Args& args, const RankSplit& split);
+  absl::Status CreateHeads(const Args& args, const HeadRange& heads);
   absl::Status CreateExperts(const Args& args);
   // Sets rates_ to rough guesses. Schedules that plan by them correct them while they run.
   void GuessRates();
@@ -105,6 +116,7 @@ class Executor {
   std::optional<GateRouting> routing_;
   Side host_;
   Side device_side_;
+  std::unique_ptr<HeadsSide> heads_;  // null: this rank has all heads
   Device::Lanes device_lanes_;
   std::optional<KvStaging> kv_staging_;
   ExpertTiers experts_;

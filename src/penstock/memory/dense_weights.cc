@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "penstock/base/bytes.h"
@@ -23,31 +24,40 @@ uint64_t NumElements(const TensorInfo& tensor) {
   return count;
 }
 
-// Receives each tensor from VisitTensors(), with its format in memory, to count its bytes or to load it.
+// Receives each tensor from VisitTensors(), with its format in memory, to count its bytes or to load it. Of matrices
+// and vectors it keeps the outputs of `heads`.
 struct Visitor {
-  virtual void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) = 0;
+  virtual void Matrix(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads, WeightView& view) = 0;
   virtual void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) = 0;
-  virtual void Vector(const TensorInfo& tensor, std::span<const float>& view) = 0;
+  virtual void Vector(const TensorInfo& tensor, const HeadRange& heads, std::span<const float>& view) = 0;
 
  protected:
   ~Visitor() = default;
 };
 
 // Lists the fields once, for both counting and loading.
-void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std::span<LayerWeights> layers,
-                  OuterWeights& outer, Visitor& visitor) {
+void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, const HeadRange& heads,
+                  std::span<LayerWeights> layers, OuterWeights& outer, Visitor& visitor) {
+  const LayerTensors* layer = nullptr;  // the one that is visited
+  // Returns the heads of which a tensor is kept. Only tensors with a part for each head are cut.
+  const auto heads_of = [&](const TensorInfo* tensor) -> HeadRange {
+    if (layer == nullptr) return {};
+    const std::array cut = {layer->q_proj, layer->k_proj, layer->v_proj, layer->q_bias,
+                            layer->k_bias, layer->v_bias, layer->sinks};
+    return std::ranges::find(cut, tensor) != cut.end() ? heads : HeadRange();
+  };
   const auto matrix = [&](const TensorInfo* tensor, WeightView& view, MatrixKind kind) {
     const ComputeDtype own = kind == MatrixKind::kRouter ? ComputeDtype::kF32 : dtype;
-    if (tensor != nullptr) visitor.Matrix(*tensor, ResidentFormat(*tensor, own), view);
+    if (tensor != nullptr) visitor.Matrix(*tensor, ResidentFormat(*tensor, own), heads_of(tensor), view);
   };
   const auto vector = [&](const TensorInfo* tensor, std::span<const float>& view) {
-    if (tensor != nullptr) visitor.Vector(*tensor, view);
+    if (tensor != nullptr) visitor.Vector(*tensor, heads_of(tensor), view);
   };
   const bool tied = map.lm_head == map.embedding;
   if (tied || part != DensePart::kEmbedding) matrix(map.lm_head, outer.lm_head, MatrixKind::kFfn);
   if (!tied && part != DensePart::kLayers && map.embedding->packed.has_value()) {
     WeightView view;
-    visitor.Matrix(*map.embedding, *map.embedding->packed, view);
+    visitor.Matrix(*map.embedding, *map.embedding->packed, {}, view);
     outer.embedding = {.data = view.data, .dtype = Dtype::kF32, .packed = view.format};
   } else if (!tied && part != DensePart::kLayers) {
     visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, outer.embedding);
@@ -67,8 +77,15 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std:
   vector(map.final_norm, outer.final_norm);
   vector(map.final_norm_bias, outer.final_norm_bias);
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
-    ForEachPart(map.layers[layer_idx], layers[layer_idx], vector, matrix);
+    layer = &map.layers[layer_idx];
+    ForEachPart(*layer, layers[layer_idx], vector, matrix);
   }
+}
+
+// Returns the bytes of the panels that are kept of a matrix.
+uint64_t BytesOfHeads(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads) {
+  if (heads.is_all()) return PanelsBytes(tensor, format);
+  return PackedBytes(format, heads.NumOf(MatrixRows(tensor)), RowElements(tensor));
 }
 
 class Counter final : public Visitor {
@@ -76,15 +93,17 @@ class Counter final : public Visitor {
   uint64_t total_bytes() const { return RoundUp(bytes_, kPageBytes); }
   uint64_t bounce_bytes() const { return bounce_bytes_; }
 
-  void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView&) override {
-    Add(PanelsBytes(tensor, format));
+  void Matrix(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads, WeightView&) override {
+    Add(BytesOfHeads(tensor, format, heads));
     bounce_bytes_ = std::max({bounce_bytes_, RoundUp(StoredPanelBytes(tensor), kCacheLineBytes),
                               RoundUp(PanelBytes(format, RowElements(tensor)), kCacheLineBytes)});
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView&) override {
     Add(NumElements(tensor) * SizeOf(dtype));
   }
-  void Vector(const TensorInfo& tensor, std::span<const float>&) override { Add(NumElements(tensor) * 4); }
+  void Vector(const TensorInfo& tensor, const HeadRange& heads, std::span<const float>&) override {
+    Add(static_cast<uint64_t>(heads.NumOf(static_cast<int64_t>(NumElements(tensor)))) * 4);
+  }
 
  private:
   void Add(uint64_t bytes) { bytes_ += RoundUp(bytes, kCacheLineBytes); }
@@ -106,21 +125,22 @@ class Loader final : public Visitor {
 
   const absl::Status& status() const { return status_; }
 
-  void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) override {
+  void Matrix(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads, WeightView& view) override {
     const int64_t num_cols = MatrixRows(tensor), inner_dim = RowElements(tensor);
-    std::byte* target = allocator_.TakeBytes(PanelsBytes(tensor, format));
+    const int64_t first = heads.FirstOf(num_cols), end = first + heads.NumOf(num_cols);
+    std::byte* target = allocator_.TakeBytes(BytesOfHeads(tensor, format, heads));
     view = {target, format};
-    if (IsReady(tensor)) return ReadPacked(tensor, target);
+    if (IsReady(tensor)) return ReadPacked(tensor, format, heads, target);
     const absl::StatusOr<std::vector<std::byte>> scales = ReadScales(checkpoint_->files(), tensor);
     status_.Update(scales.status());
     const Digest digest = NewDigest();
     const uint64_t panel_bytes = PanelBytes(format, inner_dim), row_bytes = RowBytes(tensor);
     for (int64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
-      for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
-        const int64_t count = std::min(kPanelCols, num_cols - col);
+      for (int64_t col = first; col < end && status_.ok(); col += kPanelCols) {
+        const int64_t count = std::min(kPanelCols, end - col);
         const int64_t row = matrix * num_cols + col;
         ReadRowsOf(tensor, row, count);
-        if (tensor.xxh3.has_value()) {
+        if (tensor.xxh3.has_value() && heads.is_all()) {
           XXH3_64bits_update(digest.get(), bounce_.data(), static_cast<uint64_t>(count) * row_bytes);
         }
         Put(target, panel_bytes, [&](std::byte* panel) {
@@ -130,6 +150,7 @@ class Loader final : public Visitor {
         target += panel_bytes;
       }
     }
+    if (!heads.is_all()) return CheckRows(tensor);
     if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
@@ -137,10 +158,14 @@ class Loader final : public Visitor {
     view = {.data = target, .dtype = dtype, .packed = std::nullopt};
     ReadConverted(tensor, dtype, target);
   }
-  void Vector(const TensorInfo& tensor, std::span<const float>& view) override {
-    std::byte* target = allocator_.TakeBytes(NumElements(tensor) * 4);
-    view = {reinterpret_cast<const float*>(target), NumElements(tensor)};
-    ReadConverted(tensor, Dtype::kF32, target);
+  void Vector(const TensorInfo& tensor, const HeadRange& heads, std::span<const float>& view) override {
+    const auto count = static_cast<int64_t>(NumElements(tensor));
+    std::byte* target = allocator_.TakeBytes(static_cast<uint64_t>(heads.NumOf(count)) * 4);
+    view = {reinterpret_cast<const float*>(target), static_cast<size_t>(heads.NumOf(count))};
+    if (heads.is_all()) return ReadConverted(tensor, Dtype::kF32, target);
+    std::vector<float> all(static_cast<size_t>(count));
+    ReadConverted(tensor, Dtype::kF32, reinterpret_cast<std::byte*>(all.data()));
+    std::copy_n(all.begin() + heads.FirstOf(count), heads.NumOf(count), reinterpret_cast<float*>(target));
   }
 
  private:
@@ -170,14 +195,48 @@ class Loader final : public Visitor {
     fill(outgoing_.data());
     status_ = memory_->Write(target, outgoing_.first(size_bytes));
   }
-  void ReadPacked(const TensorInfo& tensor, std::byte* target) {
+  // Compares the checksum of all rows, of which only some are kept.
+  void CheckRows(const TensorInfo& tensor) {
+    if (!tensor.xxh3.has_value()) return;
     const Digest digest = NewDigest();
-    for (uint64_t begin = 0; begin < tensor.extent.size_bytes && status_.ok(); begin += outgoing_.size()) {
-      const uint64_t count = std::min<uint64_t>(outgoing_.size(), tensor.extent.size_bytes - begin);
-      Put(target + begin, count, [&](std::byte* part) {
-        Read(tensor, begin, {part, count});
-        XXH3_64bits_update(digest.get(), part, count);
-      });
+    const int64_t num_rows = NumRows(tensor);
+    for (int64_t row = 0; row < num_rows && status_.ok(); row += kPanelCols) {
+      const int64_t count = std::min(kPanelCols, num_rows - row);
+      ReadRowsOf(tensor, row, count);
+      XXH3_64bits_update(digest.get(), bounce_.data(), static_cast<uint64_t>(count) * RowBytes(tensor));
+    }
+    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
+  }
+  // Reads the whole tensor for its checksum, and keeps the panels of `heads`.
+  void ReadPacked(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads, std::byte* target) {
+    uint64_t kept_begin = 0, kept_end = tensor.extent.size_bytes;
+    if (!heads.is_all()) {
+      const int64_t first = heads.FirstOf(MatrixRows(tensor));
+      if (first % kPanelCols != 0) {
+        status_.Update(
+            UsageError("--parallel attention=tp: {}: a rank would begin with row {}, within a packed panel "
+                       "of {} rows; use attention=dp",
+                       tensor.name, first, kPanelCols));
+      }
+      kept_begin = PackedBytes(format, first, RowElements(tensor));
+      kept_end = kept_begin + BytesOfHeads(tensor, format, heads);
+    }
+    const Digest digest = NewDigest();
+    for (uint64_t begin = 0; begin < tensor.extent.size_bytes && status_.ok(); begin += bounce_.size()) {
+      const uint64_t end = std::min<uint64_t>(begin + bounce_.size(), tensor.extent.size_bytes);
+      if (heads.is_all()) {
+        Put(target + begin, end - begin, [&](std::byte* part) {
+          Read(tensor, begin, {part, end - begin});
+          XXH3_64bits_update(digest.get(), part, end - begin);
+        });
+        continue;
+      }
+      Read(tensor, begin, bounce_.first(end - begin));
+      XXH3_64bits_update(digest.get(), bounce_.data(), end - begin);
+      const uint64_t from = std::max(begin, kept_begin), to = std::min(end, kept_end);
+      if (from >= to) continue;
+      Put(target + (from - kept_begin), to - from,
+          [&](std::byte* part) { std::copy_n(bounce_.data() + (from - begin), to - from, part); });
     }
     if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
   }
@@ -217,25 +276,25 @@ class Loader final : public Visitor {
 
 }  // namespace
 
-uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part) {
+uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part, const HeadRange& heads) {
   std::vector<LayerWeights> layers(map.layers.size());
   OuterWeights outer;
   Counter counter;
-  VisitTensors(map, dtype, part, layers, outer, counter);
+  VisitTensors(map, dtype, part, heads, layers, outer, counter);
   // When loading to a device, the host's buffer is freed before anything else needs its memory.
   return counter.total_bytes() + (part == DensePart::kLayers ? 0 : counter.bounce_bytes());
 }
 
 absl::StatusOr<DenseWeights> DenseWeights::Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
-                                                ComputeDtype dtype, DensePart part) {
+                                                ComputeDtype dtype, DensePart part, const HeadRange& heads) {
   DenseWeights w;
   w.layers_.resize(map.layers.size());
   Counter counter;
-  VisitTensors(map, dtype, part, w.layers_, w.outer_, counter);
+  VisitTensors(map, dtype, part, heads, w.layers_, w.outer_, counter);
   PENSTOCK_ASSIGN_OR_RETURN(w.arena_, memory.Map(counter.total_bytes()));
   PENSTOCK_ASSIGN_OR_RETURN(const Arena bounce, HostMemory().Map(2 * counter.bounce_bytes()));
   Loader loader(checkpoint, memory, w.arena_, {bounce.data(), 2 * counter.bounce_bytes()});
-  VisitTensors(map, dtype, part, w.layers_, w.outer_, loader);
+  VisitTensors(map, dtype, part, heads, w.layers_, w.outer_, loader);
   PENSTOCK_RETURN_IF_ERROR(loader.status());
   if (map.lm_head == map.embedding) {
     w.outer_.embedding = {.data = w.outer_.lm_head.data, .dtype = Dtype::kF32, .packed = w.outer_.lm_head.format};

@@ -12,6 +12,7 @@
 #include "penstock/memory/arena.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/weight_map.h"
+#include "penstock/parallel/head_split.h"
 
 namespace penstock {
 
@@ -44,11 +45,12 @@ class DenseWeights {
  public:
   // Returns the bytes that Load() takes for these tensors. In host memory this includes the buffer that it reads
   // through.
-  static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part);
+  static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part, const HeadRange& heads = {});
 
-  // Reads the tensors into `memory`; kIo when a read fails.
+  // Reads the tensors into `memory`; kIo when a read fails. Of q, k and v it keeps the rows of `heads`, and of the
+  // attention sinks. kUsage when these heads' rows cannot be cut out of a packed store.
   static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
-                                           ComputeDtype dtype, DensePart part);
+                                           ComputeDtype dtype, DensePart part, const HeadRange& heads = {});
 
   const OuterWeights& outer() const { return outer_; }
   const LayerWeights& layer(int64_t layer_idx) const { return layers_[layer_idx]; }

@@ -18,7 +18,8 @@ uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
                                KvBlock{format, config.head_dim, config.values_in_key()}.bytes());
 }
 
-absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages) {
+absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages,
+                                        const RankSplit& ranks) {
   KvCache cache;
   cache.format_ = format;
   cache.num_kv_heads_ = config.num_kv_heads;
@@ -26,7 +27,10 @@ absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& confi
   cache.num_pages_ = num_pages;
   cache.page_bytes_ = PageBytes(config, format);
   cache.memory_ = &memory;
-  PENSTOCK_ASSIGN_OR_RETURN(cache.arena_, memory.Map(cache.page_bytes_ * static_cast<uint64_t>(num_pages)));
+  cache.by_heads_ = ranks.by_heads;
+  cache.rank_ = ranks.by_heads ? ranks.rank : 0;
+  const int64_t num_held = ranks.by_heads ? num_pages * ranks.num_ranks : num_pages;
+  PENSTOCK_ASSIGN_OR_RETURN(cache.arena_, memory.Map(cache.page_bytes_ * static_cast<uint64_t>(num_held)));
   cache.prefixes_ = std::make_unique<PrefixCache>(num_pages);
   return cache;
 }
@@ -37,6 +41,7 @@ absl::Status KvCache::Clear(std::span<std::byte* const> pages) {
 }
 
 absl::Status KvCache::Copy(KvPageId from, KvPageId to) {
+  if (by_heads_) copies_.push_back({from, to});
   return memory_->Copy(address(to), {address(from), page_bytes_});
 }
 

@@ -1,17 +1,23 @@
 // The KV cache of one tier: pages of kPageTokens positions in one arena. prefix_cache.h gives them out.
 //
 // A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h).
+//
+// If several ranks share the heads, each holds the entries of its heads for the sequences of all ranks: equally many
+// pages of each rank. It gives out its own pages; the other ranks name theirs by their numbers.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/prefix_cache.h"
 #include "penstock/model/model_config.h"
+#include "penstock/parallel/rank_split.h"
 #include "penstock/tensor/kv_block.h"
 
 namespace penstock {
@@ -44,16 +50,36 @@ class KvCache {
   static uint64_t PageBytes(const ModelConfig& config, KvFormat format);
   static int64_t PagesFor(int64_t num_positions) { return (num_positions + kPageTokens - 1) / kPageTokens; }
 
-  static absl::StatusOr<KvCache> Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages);
+  // `num_pages` are those of each rank. `config` has the heads of this one.
+  static absl::StatusOr<KvCache> Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages,
+                                        const RankSplit& ranks = {});
 
   PrefixCache& prefixes() { return *prefixes_; }
-  std::byte* address(KvPageId page) const { return arena_.data() + static_cast<uint64_t>(IndexOf(page)) * page_bytes_; }
+  std::byte* address(KvPageId page) const { return AddressOf(rank_, page); }
+  // Returns the place of another rank's page here. REQUIRES: the ranks share the heads.
+  std::byte* AddressOf(int rank, KvPageId page) const {
+    return arena_.data() + static_cast<uint64_t>(rank * num_pages_ + IndexOf(page)) * page_bytes_;
+  }
+  // Returns which of this rank's pages lies at an address.
+  KvPageId PageAt(const std::byte* address) const {
+    const int64_t idx = (address - arena_.data()) / static_cast<int64_t>(page_bytes_);
+    return KvPageId{static_cast<int32_t>(idx - rank_ * num_pages_)};
+  }
   // Fills the pages with zeros.
   absl::Status Clear(std::span<std::byte* const> pages);
   // Copies a whole page. REQUIRES: no task uses `to`, or writes to `from`.
   absl::Status Copy(KvPageId from, KvPageId to);
+  // If several ranks share the heads: returns the copies since the last call, which the other ranks must repeat before
+  // the next pass.
+  struct PageCopy {
+    KvPageId from, to;
+  };
+  std::vector<PageCopy> TakeCopies() { return std::exchange(copies_, {}); }
+  absl::Status RepeatCopy(int rank, const PageCopy& copy) {
+    return memory_->Copy(AddressOf(rank, copy.to), {AddressOf(rank, copy.from), page_bytes_});
+  }
 
-  int64_t num_pages() const { return num_pages_; }
+  int64_t num_pages() const { return num_pages_; }  // of this rank
   KvFormat format() const { return format_; }
   // Returns where the blocks of a layer lie in every page.
   KvLayer layer(int64_t layer_idx) const {
@@ -68,6 +94,9 @@ class KvCache {
   int64_t num_kv_heads_ = 0;
   int64_t block_bytes_ = 0;
   int64_t num_pages_ = 0;
+  int rank_ = 0;  // 0 if the ranks do not share the heads
+  bool by_heads_ = false;
+  std::vector<PageCopy> copies_;
   uint64_t page_bytes_ = 0;
   Memory* memory_ = nullptr;
   Arena arena_;

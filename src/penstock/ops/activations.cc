@@ -58,14 +58,20 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   const int64_t hidden_bytes =
       std::max(num_computed * kernels::RowBytes(formats.ffn, config.expert_dim),
                rows * kernels::RowBytes(formats.ffn, std::max(config.dense_ffn_dim, config.shared_ffn_dim)));
-  visit(a.residual, rows * config.model_dim);
-  visit(a.q, rows * config.q_dim());
-  visit(a.k, rows * config.kv_dim());
-  visit(a.v, rows * config.v_dim());
-  visit(a.attended, rows * config.attended_dim());
-  visit(a.cos, rows * config.num_angles());
-  visit(a.sin, rows * config.num_angles());
+  const bool is_heads = dims.part == ActivationDims::Part::kHeads;
+  const int64_t attended_rows = is_heads ? dims.max_expert_rows() : rows;
+  visit(a.q, attended_rows * config.q_dim());
+  visit(a.k, attended_rows * config.kv_dim());
+  visit(a.v, attended_rows * config.v_dim());
+  visit(a.attended, attended_rows * config.attended_dim());
+  visit(a.cos, attended_rows * config.num_angles());
+  visit(a.sin, attended_rows * config.num_angles());
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
+  if (is_heads) {
+    visit(a.gemm_input, attended_rows * kernels::RowBytes(formats.attention, config.model_dim));
+    return;
+  }
+  visit(a.residual, rows * config.model_dim);
   visit(a.topk_idx, num_assignments);
   visit(a.topk_ahead_, kMaxAhead * num_assignments);
   visit(a.router_logits, rows * config.num_experts);

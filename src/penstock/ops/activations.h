@@ -26,7 +26,8 @@ struct ActivationDims {
   int64_t max_expert_rows() const { return max_rows * num_ranks; }
   // kHost: the buffers that the host needs to embed, attend and sample while a device computes the layers.
   // kHostExperts: also those to compute experts.
-  enum class Part : uint8_t { kAll, kHost, kHostExperts } part = Part::kAll;
+  // kHeads: those of attention between norm and output projection, for the rows of all ranks (ConfigOfHeads()).
+  enum class Part : uint8_t { kAll, kHost, kHostExperts, kHeads } part = Part::kAll;
 };
 
 // The formats of rows that a model's GEMMs take, one for each kind of matrix. They follow from the formats in which the

@@ -134,15 +134,28 @@ void AttendHeads(const OpContext& context, int64_t layer_idx, const KvLayer& lay
 }  // namespace
 
 void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
+  NormForAttention(rows, layer_idx);
+  if (context_.config.mla.is_on()) return ProjectMla(rows, layer_idx);
+  ProjectQkv(rows, layer_idx);
+}
+
+void HostOperations::NormForAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
-  const kernels::RowFormat format = context_.row_formats.attention;
   if (config.parallel_experts) {
     std::copy_n(a.residual.begin() + rows.begin * config.model_dim, rows.size() * config.model_dim,
                 a.layer_input.begin() + rows.begin * config.model_dim);
   }
-  NormRows(context_, rows, {a.residual, layer.attention_norm, layer.attention_norm_bias}, format, a.gemm_input);
+  NormRows(context_, rows, {a.residual, layer.attention_norm, layer.attention_norm_bias},
+           context_.row_formats.attention, a.gemm_input);
+}
+
+void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const kernels::RowFormat format = context_.row_formats.attention;
   const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
     return GemmPart{{.num_rows = rows.size(),
                      .inner_dim = config.model_dim,
@@ -153,7 +166,6 @@ void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                      .y_stride = num_cols},
                     num_cols};
   };
-  if (config.mla.is_on()) return ProjectMla(rows, layer_idx);
   const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q, config.q_dim()),
                           project(layer.k_proj, layer.k_bias, a.k, config.kv_dim()),
                           project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};

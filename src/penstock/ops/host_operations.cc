@@ -113,7 +113,6 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
   Activations& a = context_.activations;
   PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows && rows.end <= batch.num_rows());
   const EmbeddingView& embedding = context_.weights.outer().embedding;
-  const int64_t num_angles = config.rope.rotary_dim / 2;
   ForRowRanges(context_, rows, [&](RowRange part) {
     for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       const int64_t token = batch.token_ids[row_idx];
@@ -128,6 +127,17 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
       if (config.embedding_scale != 1) {
         for (int64_t d = 0; d < config.model_dim; ++d) residual[d] *= config.embedding_scale;
       }
+    }
+  });
+  SetAngles(batch, rows);
+}
+
+void HostOperations::SetAngles(const RowBatch& batch, RowRange rows) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const int64_t num_angles = config.rope.rotary_dim / 2;
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       // Angles are in f32, as in the reference implementation.
       const int64_t pos = batch.positions[row_idx];
       float* cos = a.cos.data() + row_idx * config.num_angles();

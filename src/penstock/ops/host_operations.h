@@ -36,6 +36,9 @@ class HostOperations : public Operations {
   Activations& activations() override { return context_.activations; }
   void Embed(const RowBatch& batch, RowRange rows) override;
   void PreAttention(RowRange rows, int64_t layer_idx) override;
+  void SetAngles(const RowBatch& batch, RowRange rows) override;
+  void NormForAttention(RowRange rows, int64_t layer_idx) override;
+  void ProjectQkv(RowRange rows, int64_t layer_idx) override;
   void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
   void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
   void PostAttention(RowRange rows, int64_t layer_idx) override;

@@ -35,6 +35,9 @@ void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const>
   kv_pages.emplace_back(windows_.back());
 }
 
+void Operations::SetAngles(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
+void Operations::NormForAttention(RowRange, int64_t) { PENSTOCK_CHECK(false); }
+void Operations::ProjectQkv(RowRange, int64_t) { PENSTOCK_CHECK(false); }
 void Operations::GroupRanks(const RankAssignments&) { PENSTOCK_CHECK(false); }
 void Operations::GatherInputs(std::span<const ExpertToRun>) { PENSTOCK_CHECK(false); }
 void Operations::RoundOutputs(IndexRange, CommFormat) { PENSTOCK_CHECK(false); }

@@ -89,6 +89,13 @@ class Operations {
   virtual void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) = 0;
   virtual void PostAttention(RowRange rows, int64_t layer_idx) = 0;
 
+  // If several ranks share the heads, the two halves of PreAttention(): NormForAttention() computes gemm_input, and
+  // ProjectQkv() q, k and v from it. Operations for some heads have activations of their own, for the rows of all
+  // ranks; SetAngles() sets their cos and sin. REQUIRES: the host's operations, no MLA.
+  virtual void SetAngles(const RowBatch& batch, RowRange rows);
+  virtual void NormForAttention(RowRange rows, int64_t layer_idx);
+  virtual void ProjectQkv(RowRange rows, int64_t layer_idx);
+
   // normed = norm(residual); router scores and top-k.
   virtual void Route(RowRange rows, int64_t layer_idx) = 0;
 

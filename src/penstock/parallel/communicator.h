@@ -17,8 +17,8 @@
 
 namespace penstock {
 
-// kSteps: what ranks agree on before a step. kExperts: choices, inputs and outputs of experts.
-enum class MessageStream : uint8_t { kSteps, kExperts };
+// kSteps: what ranks agree on before a step. kPass: rows of a pass, and what becomes of them.
+enum class MessageStream : uint8_t { kSteps, kPass };
 inline constexpr int kNumMessageStreams = 2;
 inline constexpr size_t kMaxMessageBytes = INT32_MAX;  // MPI counts bytes as an int
 

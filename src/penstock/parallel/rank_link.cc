@@ -21,9 +21,9 @@ absl::Status PassOn(Communicator& communicator, std::span<const std::byte> bytes
   const int num_ranks = communicator.num_ranks(), rank = communicator.rank();
   absl::Status sent;
   // A large message may wait for its receiver, so sending has a thread of its own.
-  std::thread sender([&] { sent = communicator.Send((rank + 1) % num_ranks, MessageStream::kExperts, bytes); });
+  std::thread sender([&] { sent = communicator.Send((rank + 1) % num_ranks, MessageStream::kPass, bytes); });
   const absl::Status received =
-      communicator.Receive((rank + num_ranks - 1) % num_ranks, MessageStream::kExperts, room).status();
+      communicator.Receive((rank + num_ranks - 1) % num_ranks, MessageStream::kPass, room).status();
   sender.join();
   PENSTOCK_RETURN_IF_ERROR(sent);
   return received;
@@ -44,9 +44,9 @@ absl::StatusOr<Link> MeasureRankLink(Communicator& communicator) {
   const int num_ranks = communicator.num_ranks(), rank = communicator.rank();
   auto start = Clock::now();
   for (int i = 0; i < kEmptyMessages; ++i) {  // empty messages do not wait for their receiver
-    PENSTOCK_RETURN_IF_ERROR(communicator.Send((rank + 1) % num_ranks, MessageStream::kExperts, {}));
+    PENSTOCK_RETURN_IF_ERROR(communicator.Send((rank + 1) % num_ranks, MessageStream::kPass, {}));
     PENSTOCK_RETURN_IF_ERROR(
-        communicator.Receive((rank + num_ranks - 1) % num_ranks, MessageStream::kExperts, {}).status());
+        communicator.Receive((rank + num_ranks - 1) % num_ranks, MessageStream::kPass, {}).status());
   }
   PENSTOCK_ASSIGN_OR_RETURN(link.latency_s, SlowestSeconds(communicator, SecondsSince(start) / kEmptyMessages));
   for (uint64_t num_bytes = kFirstBytes; num_bytes <= kLastBytes; num_bytes *= 2) {

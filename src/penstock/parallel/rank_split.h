@@ -1,4 +1,4 @@
-// RankSplit says which experts of a layer lie on which rank.
+// RankSplit says which experts of a layer, and which of its attention heads, lie on which rank.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct ExpertRange {
 struct RankSplit {
   int rank = 0;
   int num_ranks = 1;
+  bool by_heads = false;  // the ranks share the attention heads, too (parallel/head_split.h)
 
   ExpertRange ExpertsOf(int64_t num_experts) const {
     return {num_experts * rank / num_ranks, num_experts * (rank + 1) / num_ranks};

@@ -120,6 +120,12 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
     return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
                       model.config.num_experts);
   }
+  const bool shares_heads = room.ranks.num_ranks > 1 && options.policy.attention_split == AttentionSplit::kHeads;
+  if (shares_heads) PENSTOCK_RETURN_IF_ERROR(CheckSharesHeads(model.config, room.ranks.num_ranks));
+  // The plan is that of the rank with the most heads, so that all ranks have room for the same rows.
+  const HeadRange heads = HeadsOf(
+      model.config, {.rank = room.ranks.num_ranks - 1, .num_ranks = room.ranks.num_ranks, .by_heads = shares_heads});
+  const ModelConfig heads_config = ConfigOfHeads(model.config, heads);
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
     PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
@@ -139,22 +145,26 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   PENSTOCK_ASSIGN_OR_RETURN(inputs.context_length, ChooseContextLength(options, model.config));
   inputs.fixed_bytes = FixedBytes(options, model, room, *layouts, inputs.context_length);
   inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
-                                           room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
+                                           room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll, heads);
   inputs.slot_bytes = layouts->slot_bytes();
   inputs.num_ranks = room.ranks.num_ranks;
   inputs.experts_of_layer = layouts->max_experts_of_layer();
+  inputs.heads = shares_heads ? &heads_config : nullptr;
   inputs.num_workers = room.num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
   inputs.planned_positions = options.planned_positions;
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
-  const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);
+  const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
   const ScheduleTraits& schedule = TraitsOf(policy.schedule.kind);
   if (room.ranks.num_ranks > 1 && room.device.has_value() &&
       (schedule.attends_on_host || schedule.host_computes_experts)) {
     return UsageError("schedule {} with a device runs on one rank only", schedule.name);
+  }
+  if (shares_heads && room.device.has_value() && !policy.plan.device.holds_kv_cache) {
+    return UsageError("--parallel attention=tp: the KV cache must lie on the device");
   }
   EnginePlan plan{.formats = formats,
                   .model_formats = ModelFormatsOf(model.weights, formats),

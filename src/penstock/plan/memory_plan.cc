@@ -29,11 +29,18 @@ int64_t PagesPerSequence(const PlanInputs& in) {
   return in.pages_per_sequence > 0 ? in.pages_per_sequence : KvCache::PagesFor(in.context_length);
 }
 
+// Returns the bytes of a KV page of this rank on all ranks that share the heads: every rank holds the others' pages,
+// too.
+uint64_t PageBytes(const PlanInputs& in) {
+  if (in.heads == nullptr) return KvCache::PageBytes(*in.config, in.kv_format);
+  return static_cast<uint64_t>(in.num_ranks) * KvCache::PageBytes(*in.heads, in.kv_format);
+}
+
 uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
   const int64_t planned = in.planned_positions > 0 ? in.planned_positions : kPlannedPositions;
   const int64_t shares = std::min(PagesPerSequence(in), KvCache::PagesFor(planned)) * batch_size;
   const int64_t pages = std::max(PagesPerSequence(in), shares);
-  return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
+  return RoundUp(static_cast<uint64_t>(pages) * PageBytes(in), kPageBytes);
 }
 
 // Activations of passes of all sizes have this in common.
@@ -69,12 +76,21 @@ ActivationDims::Part HostPart(const PlanInputs& in) {
   return HostPart(in.device.has_value(), in.device.has_value() && in.device->host_computes_experts);
 }
 
+// Returns the bytes of the activations of a rank's heads.
+uint64_t HeadActivationBytes(const PlanInputs& in, const PassSize& size, int num_workers) {
+  if (in.heads == nullptr) return 0;
+  return Activations::Bytes(*in.heads, in.row_formats,
+                            Dims(size, KindOf(in), num_workers, ActivationDims::Part::kHeads));
+}
+
 uint64_t HostActivationBytes(const PlanInputs& in, const PassSize& size) {
-  return Activations::Bytes(*in.config, in.row_formats, Dims(size, KindOf(in), in.num_workers, HostPart(in)));
+  return Activations::Bytes(*in.config, in.row_formats, Dims(size, KindOf(in), in.num_workers, HostPart(in))) +
+         (in.device.has_value() ? 0 : HeadActivationBytes(in, size, in.num_workers));
 }
 uint64_t DeviceActivationBytes(const PlanInputs& in, const PassSize& size) {
   return Activations::Bytes(*in.config, in.row_formats,
-                            Dims(size, KindOf(in), in.device->num_workers, ActivationDims::Part::kAll));
+                            Dims(size, KindOf(in), in.device->num_workers, ActivationDims::Part::kAll)) +
+         HeadActivationBytes(in, size, in.device->num_workers);
 }
 
 // Returns whether a window limits the KV cache. A sequence may then have more positions than its pages hold.
@@ -82,7 +98,7 @@ bool HasWindow(const PlanInputs& in) { return PagesPerSequence(in) < KvCache::Pa
 
 // Returns the bytes of the tables of KV pages, and of what the caller holds for their positions.
 uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes, int64_t batch_size) {
-  const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_format);
+  const uint64_t pages = kv_bytes / PageBytes(in);
   const uint64_t tables = pages * PrefixCache::kBytesPerPage;
   if (HasWindow(in)) return tables + static_cast<uint64_t>(batch_size * in.context_length) * in.bytes_per_position;
   return tables + pages * KvCache::kPageTokens * in.bytes_per_position;
@@ -112,7 +128,7 @@ int64_t StagedPages(const PlanInputs& in, int64_t num_pages) {
 uint64_t DeviceKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
   if (in.device->holds_kv_cache) return kv_bytes;
   if (!in.device->stages_kv) return 0;
-  const auto num_pages = static_cast<int64_t>(kv_bytes / KvCache::PageBytes(*in.config, in.kv_format));
+  const auto num_pages = static_cast<int64_t>(kv_bytes / PageBytes(in));
   return KvStaging::Bytes(*in.config, in.kv_format, StagedPages(in, num_pages));
 }
 
@@ -161,7 +177,7 @@ uint64_t PassShare(uint64_t left, int64_t num_experts_beside, uint64_t slot_byte
 
 // Returns the bytes of the largest KV cache, at most `kv_bytes`, whose part on the device is within `limit`.
 uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) {
-  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
+  const uint64_t page_bytes = PageBytes(in);
   if (DeviceKvBytes(in, kv_bytes) <= limit) return kv_bytes;
   if (in.device->holds_kv_cache) return limit / kPageBytes * kPageBytes;
   return limit / KvStaging::Bytes(*in.config, in.kv_format, 1) * page_bytes / kPageBytes * kPageBytes;
@@ -227,14 +243,16 @@ ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers) {
   return Dims({plan.batch_size, plan.prefill_chunk}, KindOf(plan), num_workers, ActivationDims::Part::kAll);
 }
 
+ActivationDims HeadDimsOf(const MemoryPlan& plan, int num_workers) {
+  return Dims({plan.batch_size, plan.prefill_chunk}, KindOf(plan), num_workers, ActivationDims::Part::kHeads);
+}
+
 bool ReadsFromDisk(const MemoryPlan& plan) {
   return plan.num_expert_slots < plan.num_experts_total &&
          plan.num_pinned_experts + plan.device.num_pinned_experts < plan.num_experts_total;
 }
 
-int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
-  return static_cast<int64_t>(plan.kv_bytes / KvCache::PageBytes(config, kv_format));
-}
+int64_t NumKvPages(const MemoryPlan& plan) { return static_cast<int64_t>(plan.kv_bytes / plan.kv_page_bytes); }
 
 int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
   return static_cast<int64_t>(plan.device.kv_bytes / KvStaging::Bytes(config, kv_format, 1));
@@ -280,9 +298,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.num_experts_total = num_experts;
   plan.num_ranks = in.num_ranks;
   plan.experts_of_layer = ExpertsOfLayer(in);
+  plan.shares_heads = in.heads != nullptr;
+  plan.kv_page_bytes = PageBytes(in);
   plan.activation_bytes = HostActivationBytes(in, size);
   // With a given batch size, the places may share fewer pages than planned_positions asks for.
-  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
+  const uint64_t page_bytes = PageBytes(in);
   const uint64_t page_texts =
       PrefixCache::kBytesPerPage + (HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position);
   const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;

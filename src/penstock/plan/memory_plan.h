@@ -38,6 +38,7 @@ struct PlanInputs {
   uint64_t slot_bytes = 0;                            // bytes of a slot for one expert
   int num_ranks = 1;                                  // that share the experts, and send rows to each other
   int64_t experts_of_layer = 0;                       // of this rank; 0: all
+  const ModelConfig* heads = nullptr;                 // if ranks share the heads: the config of the most of a rank
   int num_workers = 1;                                // workers of the host
   int64_t batch_size = 0;                             // 0: planned
   int64_t prefill_chunk = 0;                          // 0: planned
@@ -54,9 +55,10 @@ struct PlanInputs {
 
 inline constexpr int64_t kMaxLogitRows = 16;
 
-// Return the dimensions of the host's and of the device's activations.
+// Return the dimensions of the activations: the host's, the device's, and of those heads that a rank shares.
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers);
 ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers);
+ActivationDims HeadDimsOf(const MemoryPlan& plan, int num_workers);
 
 // Plans the memory. kResources when a budget does not suffice; the message shows the whole account and the least
 // budget.
@@ -65,8 +67,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& inputs);
 // Returns whether steps read experts from the disk. Otherwise all experts stay in DRAM or on the device.
 bool ReadsFromDisk(const MemoryPlan& plan);
 
-// Returns the number of pages of the plan's KV cache.
-int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format);
+// Returns the number of pages of the plan's KV cache; of this rank's, if several share the heads.
+int64_t NumKvPages(const MemoryPlan& plan);
 // Returns the number of KV pages that fit in each of the device's staging buffers.
 int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format);
 

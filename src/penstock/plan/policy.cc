@@ -99,9 +99,15 @@ constexpr KvTierTraits kKvTiers[] = {
     {KvTier::kDevice, "device", "in the device's memory"},
 };
 
+constexpr AttentionSplitTraits kAttentionSplits[] = {
+    {AttentionSplit::kSequences, "dp", "by sequences: each rank attends to its own, with all heads"},
+    {AttentionSplit::kHeads, "tp", "by heads: each rank attends to the sequences of all, with its own heads"},
+};
+
 }  // namespace
 
 std::span<const KvTierTraits> KvTiers() { return kKvTiers; }
+std::span<const AttentionSplitTraits> AttentionSplits() { return kAttentionSplits; }
 
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   if (value >= 0 && value <= max) return absl::OkStatus();

@@ -33,6 +33,14 @@ struct KvTierTraits {
 };
 std::span<const KvTierTraits> KvTiers();
 
+// A row of the table of ways to divide attention.
+struct AttentionSplitTraits {
+  AttentionSplit value;
+  std::string_view name;     // "dp"
+  std::string_view summary;  // one line for people
+};
+std::span<const AttentionSplitTraits> AttentionSplits();
+
 // Returns kUsage unless 0 <= value <= max.
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max);
 

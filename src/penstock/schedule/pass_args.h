@@ -16,10 +16,12 @@
 #include "penstock/model/cost.h"
 #include "penstock/ops/operations.h"
 #include "penstock/parallel/communicator.h"
+#include "penstock/parallel/head_split.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
 #include "penstock/runtime/simulated_runtime.h"
 #include "penstock/schedule/lane_rates.h"
+#include "penstock/schedule/rank_rows.h"
 
 namespace penstock {
 
@@ -40,11 +42,21 @@ struct PassDevice {
   KvStaging* kv_staging = nullptr;
 };
 
+// This rank's share of the attention heads, if the ranks share them.
+struct RankHeads {
+  const ModelConfig* config = nullptr;  // of a model that has only these heads, like `cost`
+  const ModelCost* cost = nullptr;
+  int64_t row_bytes = 0;             // of a row of gemm_input
+  Operations* operations = nullptr;  // with activations for the rows of all ranks; null in a simulation
+  KvLayer kv;                        // layer 0 in the KV cache's pages
+};
+
 // The other ranks that share the experts, and the lanes to them and from them. All ranks have the same values.
 struct PassRankLanes {
   Communicator* communicator = nullptr;
   LaneIdx to_ranks_lane = 0;
   LaneIdx from_ranks_lane = 0;
+  std::optional<RankHeads> heads = std::nullopt;
   int64_t expert_groups = 0;       // groups of a rank's experts (schedule/expert_pipeline.h); 0: chosen by these times:
   Link link = {};                  // between two ranks
   TaskDuration compute_time = {};  // of experts
@@ -59,6 +71,7 @@ struct PassArgs {
   ThreadPool* host_pool = nullptr;   // checks experts that have arrived; null in a simulation
   std::optional<PassDevice> device;  // computes the layers
   std::optional<PassRankLanes> ranks = std::nullopt;  // with a device only in a simulation
+  const RankRows* rank_rows = nullptr;                // with ranks that share heads
   CommFormat comm = CommFormat::kF32;                 // of experts' outputs
   KvLayer kv;                                         // layer 0 in the KV cache's pages
   ExpertStore* experts = nullptr;       // in the memory of the processor that computes the layers; null without experts

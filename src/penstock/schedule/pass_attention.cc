@@ -13,20 +13,8 @@ PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
       tasks_(tasks),
       embedded_(args.batch.num_rows()),
       offloaded_(embedded_.size()),
-      stored_(embedded_.size()) {}
-
-ModelCost::Context PassAttention::ContextOf(RowRange rows, int64_t layer_idx) const {
-  const int64_t window = args_.config.window_of(layer_idx);
-  ModelCost::Context context;
-  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
-    int64_t seen = args_.batch.kv_positions[row_idx] + 1;
-    if (window > 0) seen = std::min(seen, window);
-    context.seen_tokens += seen;
-    const bool is_last =
-        row_idx + 1 == rows.end || args_.batch.sequence_ids[row_idx + 1] != args_.batch.sequence_ids[row_idx];
-    if (is_last) context.read_tokens += seen;
-  }
-  return context;
+      stored_(embedded_.size()) {
+  if (args.ranks.has_value() && args.ranks->heads.has_value()) heads_.emplace(args, tasks);
 }
 
 KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
@@ -77,6 +65,7 @@ void PassAttention::AttendTo(Operations& operations, RowRange rows, int64_t laye
 }
 
 Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
+  if (heads_.has_value()) return AttendByHeads(micro_batches, i, layer_idx);
   const RowRange rows = micro_batches[i];
   if (rows.size() == 0) return {};
   if (stages_kv()) {
@@ -91,6 +80,17 @@ Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, i
   return IssueAttention(rows, layer_idx, BeforeLayer(rows), [=, this](Operations& operations) {
     AttendTo(operations, rows, layer_idx, CacheView(rows, layer_idx));
   });
+}
+
+Event PassAttention::AttendByHeads(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
+  PENSTOCK_CHECK(!stages_kv());
+  const auto first = static_cast<size_t>(micro_batches.data() - args_.micro_batches.data());
+  PENSTOCK_CHECK(first + micro_batches.size() <= args_.micro_batches.size());
+  for (size_t next = i; next < std::min(i + 2, micro_batches.size()); ++next) {
+    const RowRange rows = micro_batches[next];
+    heads_->Begin(first + next, layer_idx, rows.size() > 0 ? BeforeLayer(rows) : Events());
+  }
+  return heads_->Finish(first + i, layer_idx);
 }
 
 void PassAttention::FetchKv(RowRange rows, int64_t layer_idx) {

@@ -3,6 +3,7 @@
 // - On the processor that computes the layers, if the KV cache lies in its memory: Attend().
 // - On a device, with the KV cache in DRAM: Attend() stages the KV entries of each micro-batch on the device, one
 //   micro-batch ahead, and copies new entries back.
+// - On several ranks that share the heads: Attend() (schedule/pass_heads.h).
 // - On the host, beside a device: PreAttention() to PostAttention(), with q, k and v copied down and results copied up.
 //
 // Each call issues a task (some calls: a few) and returns the event of its end.
@@ -12,10 +13,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "penstock/schedule/pass_args.h"
+#include "penstock/schedule/pass_heads.h"
 #include "penstock/schedule/pass_tasks.h"
 
 namespace penstock {
@@ -30,7 +33,8 @@ class PassAttention {
 
   // Computes attention of micro_batches[i] on the processor that computes the layers. `micro_batches` go through the
   // layers together. If the device attends to a KV cache in DRAM, the entries of the next micro-batch are copied
-  // meanwhile.
+  // meanwhile. If ranks share the heads, the rows of the next micro-batch travel meanwhile. REQUIRES: micro-batches of
+  // the pass, which have all completed the layer before.
   Event Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
   // Copies a micro-batch's KV entries to the device, unless they are there or on their way. Does nothing if the device
   // needs no copies. At most the entries of one micro-batch are fetched ahead.
@@ -57,9 +61,12 @@ class PassAttention {
 
   bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
   KvView CacheView(RowRange rows, int64_t layer_idx) const;
-  ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const;
+  ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const {
+    return penstock::ContextOf(args_.batch, rows, args_.config.window_of(layer_idx));
+  }
   // Returns the events that the first operation of a layer waits for.
   Events BeforeLayer(RowRange rows) const;
+  Event AttendByHeads(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
   // Issues all parts of attention as one task, on `kv`.
   Event IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend);
   void AttendTo(Operations& operations, RowRange rows, int64_t layer_idx, const KvView& kv) const;
@@ -72,6 +79,7 @@ class PassAttention {
   std::vector<Event> embedded_;   // [num_rows], set at an Embed()'s first row: its rows are on the device
   std::vector<Event> offloaded_;  // [num_rows], set at a micro-batch's first row: its K and V have left the device
   std::vector<Event> stored_;     // [num_rows], set at a micro-batch's first row: its K and V are in the KV cache
+  std::optional<PassHeads> heads_;
   std::vector<std::shared_ptr<StagedKv>> staged_;  // fetched, not attended to yet
 };
 

@@ -51,43 +51,10 @@ class MessageWriter {
 
 PassRanks::PassRanks(const PassArgs& args, PassTasks& tasks, FailRow fail_row)
     : args_(args),
-      tasks_(tasks),
+      transfers_(args, tasks),
       fail_row_(std::move(fail_row)),
       split_{args.ranks->communicator->rank(), args.ranks->communicator->num_ranks()},
       here_(split_.ExpertsOf(args.config.num_experts)) {}
-
-absl::Status PassRanks::ForEachOther(absl::FunctionRef<absl::Status(int rank)> visit) const {
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    if (rank != split_.rank) PENSTOCK_RETURN_IF_ERROR(visit(rank));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<PassRanks::SendTimes> PassRanks::ExchangeTimes(const SendTimes& own) const {
-  const auto all = AllGather(communicator(), MessageStream::kSteps, std::as_bytes(std::span(own)),
-                             own.size() * sizeof(SimulatedRuntime::Times));
-  PENSTOCK_CHECK(all.ok());
-  std::vector<SendTimes> times;
-  for (const std::vector<std::byte>& message : *all) {
-    times.emplace_back(own.size());
-    std::memcpy(times.back().data(), message.data(), message.size());
-  }
-  return times;
-}
-
-Event PassRanks::IssueArrival(TaskLabel label, uint64_t bytes,
-                              absl::FunctionRef<std::optional<SimulatedRuntime::Times>(int rank)> of_rank) {
-  SimulatedRuntime::Times sent;
-  bool is_first = true;
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    if (rank == split_.rank) continue;
-    const std::optional<SimulatedRuntime::Times> times = of_rank(rank);
-    if (!times.has_value()) continue;
-    sent.begin_s = std::exchange(is_first, false) ? times->begin_s : std::min(sent.begin_s, times->begin_s);
-    sent.end_s = std::max(sent.end_s, times->end_s);
-  }
-  return tasks_.Arrive(label, bytes, sent);
-}
 
 Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) {
   if (std::exchange(is_dispatched_, false)) routed_.clear();
@@ -97,36 +64,33 @@ Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& 
   const auto bytes_of = [](int64_t num_choices) { return 4 * static_cast<uint64_t>(num_choices); };
   const TaskLabel label{.name = "receive choices", .layer_idx = layer_idx};
   const int64_t num_own = rows.size() * args_.config.num_topk;
-  const Event sent =
-      tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send choices", .layer_idx = layer_idx},
-                      bytes_of(num_own * (num_ranks() - 1)), {routed}, [this, rows] {
-                        const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
-                        return ForEachOther([&](int rank) {
-                          return communicator().Send(rank, MessageStream::kExperts, std::as_bytes(choices));
-                        });
-                      });
+  const Event sent = transfers_.Send(
+      {.name = "send choices", .layer_idx = layer_idx}, bytes_of(num_own * (num_ranks() - 1)), {routed}, [this, rows] {
+        const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
+        return transfers_.ForEachOther(
+            [&](int rank) { return communicator().Send(rank, MessageStream::kPass, std::as_bytes(choices)); });
+      });
   if (!args_.is_simulated()) {
-    own->received = tasks_.Transfer(args_.ranks->from_ranks_lane, label, bytes_of(num_own), {routed},
-                                    [this, own] { return ReceiveChoices(*own); });
+    own->received =
+        transfers_.Receive(label, bytes_of(num_own), {routed}, [this, own] { return ReceiveChoices(*own); });
     return own->received;
   }
   const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
   own->choices[split_.rank].assign(choices.begin(), choices.end());
-  const absl::Status told = ForEachOther(
-      [&](int rank) { return SendSized(communicator(), rank, MessageStream::kExperts, std::as_bytes(choices)); });
+  const absl::Status told = transfers_.ForEachOther(
+      [&](int rank) { return SendSized(communicator(), rank, MessageStream::kPass, std::as_bytes(choices)); });
   PENSTOCK_CHECK(told.ok());  // ranks in virtual time do not fail
   int64_t num_received = 0;
-  const absl::Status heard = ForEachOther([&](int rank) -> absl::Status {
+  const absl::Status heard = transfers_.ForEachOther([&](int rank) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> message,
-                              ReceiveSized(communicator(), rank, MessageStream::kExperts, kMaxMessageBytes));
+                              ReceiveSized(communicator(), rank, MessageStream::kPass, kMaxMessageBytes));
     own->choices[rank].resize(message.size() / sizeof(int32_t));
     std::memcpy(own->choices[rank].data(), message.data(), message.size());
     num_received += std::ssize(own->choices[rank]);
     return absl::OkStatus();
   });
   PENSTOCK_CHECK(heard.ok());
-  const std::vector<SendTimes> times = ExchangeTimes({SimulatedRuntime::TimesOf(sent)});
-  own->received = IssueArrival(label, bytes_of(num_received), [&](int rank) { return times[rank][0]; });
+  own->received = transfers_.ReceiveSent(label, bytes_of(num_received), {}, nullptr, sent, [](int) { return true; });
   return own->received;
 }
 
@@ -134,8 +98,8 @@ absl::Status PassRanks::ReceiveChoices(Routed& routed) {
   const std::span<const int32_t> choices = args_.host.operations->Choices(routed.rows);
   routed.choices[split_.rank].assign(choices.begin(), choices.end());
   incoming_.resize(static_cast<size_t>(activations().dims.max_rows * args_.config.num_topk));
-  return ForEachOther([&](int rank) -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kExperts,
+  return transfers_.ForEachOther([&](int rank) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kPass,
                                                                         std::as_writable_bytes(std::span(incoming_))));
     const auto came = std::span(incoming_).first(size / sizeof(int32_t));
     const bool is_valid = std::ranges::all_of(
@@ -178,38 +142,37 @@ std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_
   if (exchange_ != nullptr && exchange_->num_sent_outputs > 0) outputs_sent_ = exchange_->outputs_sent;
   exchange_ = exchange;
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * args_.ffn_row_bytes); };
-  SendTimes sending;  // of each group
+  RankTransfers::SendTimes sending;  // of each group
   for (int64_t group = 0; group < exchange->num_groups; ++group) {
     int64_t num_sent = 0;
     for (const std::vector<int64_t>& sent : exchange->sent_rows[group]) num_sent += std::ssize(sent);
-    exchange->rows_sent =
-        tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send rows", .layer_idx = layer_idx}, bytes_of(num_sent),
-                        {}, [this, exchange, group] { return SendRows(*exchange, group); });
+    exchange->rows_sent = transfers_.Send({.name = "send rows", .layer_idx = layer_idx}, bytes_of(num_sent), {},
+                                          [this, exchange, group] { return SendRows(*exchange, group); });
     sending.push_back(SimulatedRuntime::TimesOf(exchange->rows_sent));
   }
-  std::vector<SendTimes> times;
-  if (args_.is_simulated()) times = ExchangeTimes(sending);
+  std::vector<RankTransfers::SendTimes> times;
+  if (args_.is_simulated()) times = transfers_.ExchangeTimes(sending);
   for (int64_t group = 0; group < exchange->num_groups; ++group) {
     const TaskLabel label{.name = "receive rows", .layer_idx = layer_idx};
     const std::vector<Inputs>& inputs = exchange->inputs[group];
     int64_t num_received = 0;
     for (const Inputs& of_rank : inputs) num_received += of_rank.num_rows;
     if (args_.is_simulated()) {
-      exchange->inputs_here.push_back(
-          IssueArrival(label, bytes_of(num_received), [&](int rank) -> std::optional<SimulatedRuntime::Times> {
-            if (inputs[rank].num_rows == 0) return std::nullopt;
-            return times[rank][group];
-          }));
+      exchange->inputs_here.push_back(transfers_.IssueArrival(label, bytes_of(num_received),
+                                                              [&](int rank) -> std::optional<SimulatedRuntime::Times> {
+                                                                if (inputs[rank].num_rows == 0) return std::nullopt;
+                                                                return times[rank][group];
+                                                              }));
     } else {
       exchange->inputs_here.push_back(
-          tasks_.Transfer(args_.ranks->from_ranks_lane, label, bytes_of(num_received), {outputs_sent_},
-                          [this, exchange, group] { return Receive(*exchange, group + 1, /*outputs=*/false); }));
+          transfers_.Receive(label, bytes_of(num_received), {outputs_sent_},
+                             [this, exchange, group] { return Receive(*exchange, group + 1, /*outputs=*/false); }));
     }
   }
   if (!args_.is_simulated()) {
-    exchange->outputs_here = tasks_.Transfer(
-        args_.ranks->from_ranks_lane, ReceiveOutputsLabel(layer_idx), OutputBytes(exchange->num_outputs_here),
-        {outputs_sent_}, [this, exchange] { return Receive(*exchange, exchange->num_groups, /*outputs=*/true); });
+    exchange->outputs_here =
+        transfers_.Receive(ReceiveOutputsLabel(layer_idx), OutputBytes(exchange->num_outputs_here), {outputs_sent_},
+                           [this, exchange] { return Receive(*exchange, exchange->num_groups, /*outputs=*/true); });
   }
   return {exchange, &exchange->own};
 }
@@ -394,14 +357,14 @@ IndexRange PassRanks::OwnPlaces(int64_t expert_idx) const {
 }
 
 absl::Status PassRanks::SendRows(const Exchange& exchange, int64_t group) {
-  return ForEachOther([&](int rank) -> absl::Status {
+  return transfers_.ForEachOther([&](int rank) -> absl::Status {
     const std::vector<int64_t>& rows = exchange.sent_rows[group][rank];
     if (rows.empty()) return absl::OkStatus();
     MessageWriter writer(activations().to_rank);
     for (const int64_t row : rows) {
       writer.Add(activations().ffn_input.data() + row * args_.ffn_row_bytes, static_cast<size_t>(args_.ffn_row_bytes));
     }
-    return communicator().Send(rank, MessageStream::kExperts, writer.message());
+    return communicator().Send(rank, MessageStream::kPass, writer.message());
   });
 }
 
@@ -428,7 +391,7 @@ absl::Status PassRanks::Receive(Exchange& exchange, int64_t end_group, bool outp
                                              static_cast<size_t>(inputs.num_rows * args_.ffn_row_bytes));
     };
     PENSTOCK_ASSIGN_OR_RETURN(const Communicator::Received received,
-                              communicator().ReceiveAny(owing, MessageStream::kExperts, room_of));
+                              communicator().ReceiveAny(owing, MessageStream::kPass, room_of));
     if (exchange.next_group[received.from] < exchange.num_groups) {
       PENSTOCK_CHECK(received.size == room_of(received.from).size());
       ++exchange.next_group[received.from];
@@ -462,11 +425,11 @@ void PassRanks::IssueReturn(int64_t layer_idx) {
   const int64_t num_outputs = std::exchange(exchange->num_waiting_outputs, 0);
   const bool is_first = exchange->num_sent_outputs == 0;
   exchange->num_sent_outputs += num_outputs;
-  exchange->outputs_sent = tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send outputs", .layer_idx = layer_idx},
-                                           OutputBytes(num_outputs), {exchange->computed},
-                                           [this, exchange, expert_idxs = std::exchange(exchange->waiting, {})] {
-                                             return SendOutputs(*exchange, expert_idxs);
-                                           });
+  exchange->outputs_sent =
+      transfers_.Send({.name = "send outputs", .layer_idx = layer_idx}, OutputBytes(num_outputs), {exchange->computed},
+                      [this, exchange, expert_idxs = std::exchange(exchange->waiting, {})] {
+                        return SendOutputs(*exchange, expert_idxs);
+                      });
   if (!args_.is_simulated()) return;
   const SimulatedRuntime::Times sending = SimulatedRuntime::TimesOf(exchange->outputs_sent);
   if (is_first) exchange->sending_outputs.begin_s = sending.begin_s;
@@ -477,18 +440,19 @@ PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
   if (exchange_->num_waiting_outputs > 0) IssueReturn(layer_idx);
   PENSTOCK_CHECK(exchange_->num_sent_outputs == exchange_->num_outputs_elsewhere);
   if (args_.is_simulated()) {
-    const std::vector<SendTimes> times = ExchangeTimes({exchange_->sending_outputs});
-    exchange_->outputs_here = IssueArrival(ReceiveOutputsLabel(layer_idx), OutputBytes(exchange_->num_outputs_here),
-                                           [&](int rank) -> std::optional<SimulatedRuntime::Times> {
-                                             if (exchange_->outputs_left[rank] == 0) return std::nullopt;
-                                             return times[rank][0];
-                                           });
+    const std::vector<RankTransfers::SendTimes> times = transfers_.ExchangeTimes({exchange_->sending_outputs});
+    exchange_->outputs_here =
+        transfers_.IssueArrival(ReceiveOutputsLabel(layer_idx), OutputBytes(exchange_->num_outputs_here),
+                                [&](int rank) -> std::optional<SimulatedRuntime::Times> {
+                                  if (exchange_->outputs_left[rank] == 0) return std::nullopt;
+                                  return times[rank][0];
+                                });
   }
   return {{exchange_, &exchange_->places}, {exchange_->rows_sent, exchange_->outputs_here}};
 }
 
 absl::Status PassRanks::SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs) {
-  return ForEachOther([&](int rank) -> absl::Status { return SendOutputsTo(rank, exchange, expert_idxs); });
+  return transfers_.ForEachOther([&](int rank) -> absl::Status { return SendOutputsTo(rank, exchange, expert_idxs); });
 }
 
 absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs) {
@@ -519,7 +483,7 @@ absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<co
   writer.Add<int32_t>(sent);
   writer.Add<int32_t>(failed);
   writer.Add(&end, sizeof(end));
-  return communicator().Send(rank, MessageStream::kExperts, writer.message());
+  return communicator().Send(rank, MessageStream::kPass, writer.message());
 }
 
 absl::Status PassRanks::TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message) {

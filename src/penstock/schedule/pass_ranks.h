@@ -7,17 +7,14 @@
 // The experts of a rank form groups (schedule/expert_pipeline.h). Rows travel group by group. An expert can be computed
 // when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
 //
-// All ranks call these functions in the same order, with rows of their own, perhaps none.
-//
-// In a simulation each rank has a thread and a runtime of its own. The ranks tell each other choices, and when their
-// messages leave. All clocks begin together, so these times are the receivers' times, too.
+// All ranks call these functions in the same order, with rows of their own, perhaps none. In a simulation they only
+// tell each other their choices, and when messages leave (schedule/rank_transfers.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,11 +22,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "penstock/parallel/communicator.h"
 #include "penstock/parallel/rank_split.h"
 #include "penstock/schedule/expert_pipeline.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
+#include "penstock/schedule/rank_transfers.h"
 #include "penstock/tensor/output_codes.h"
 
 namespace penstock {
@@ -130,14 +127,6 @@ class PassRanks {
   void ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
                   absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const;
 
-  // In a simulation: tells the other ranks when something is sent, and learns when they send it: [num_ranks, the same
-  // number]. A rank that sends nothing gives times of 0.
-  using SendTimes = std::vector<SimulatedRuntime::Times>;
-  std::vector<SendTimes> ExchangeTimes(const SendTimes& own) const;
-  // Issues the arrival of what these ranks send. `of_rank` returns the times of a rank that sends something.
-  Event IssueArrival(TaskLabel label, uint64_t bytes,
-                     absl::FunctionRef<std::optional<SimulatedRuntime::Times>(int rank)> of_rank);
-
   absl::Status ReceiveChoices(Routed& routed);
   absl::Status SendRows(const Exchange& exchange, int64_t group);
   // Takes messages until the rows of all groups before `end_group` are here, and with `outputs` all outputs, too.
@@ -146,18 +135,16 @@ class PassRanks {
   void IssueReturn(int64_t layer_idx);
   absl::Status SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs);
   absl::Status SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs);
-  // Calls visit(rank) for every other rank until one fails.
-  absl::Status ForEachOther(absl::FunctionRef<absl::Status(int rank)> visit) const;
 
   uint64_t OutputBytes(int64_t num_outputs) const {
     return static_cast<uint64_t>(num_outputs * OutputRowBytes(args_.comm, args_.config.model_dim));
   }
   Activations& activations() const { return args_.host.operations->activations(); }
-  Communicator& communicator() const { return *args_.ranks->communicator; }
-  int num_ranks() const { return communicator().num_ranks(); }
+  Communicator& communicator() const { return transfers_.communicator(); }
+  int num_ranks() const { return transfers_.num_ranks(); }
 
   const PassArgs& args_;
-  PassTasks& tasks_;
+  RankTransfers transfers_;
   const FailRow fail_row_;
   const RankSplit split_;
   const ExpertRange here_;

@@ -5,6 +5,18 @@
 
 namespace penstock {
 
+ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t window) {
+  ModelCost::Context context;
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    int64_t seen = batch.kv_positions[row_idx] + 1;
+    if (window > 0) seen = std::min(seen, window);
+    context.seen_tokens += seen;
+    const bool is_last = row_idx + 1 == rows.end || batch.sequence_ids[row_idx + 1] != batch.sequence_ids[row_idx];
+    if (is_last) context.read_tokens += seen;
+  }
+  return context;
+}
+
 TaskLabel PassTasks::LabelOf(std::string_view name, RowRange rows, int64_t layer_idx) const {
   TaskLabel label{.name = name, .layer_idx = layer_idx};
   const std::vector<RowRange>& all = args_.micro_batches;

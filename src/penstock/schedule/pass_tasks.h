@@ -18,6 +18,9 @@
 
 namespace penstock {
 
+// Returns what these rows see of the KV cache in a layer with this window; 0: no window.
+ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t window);
+
 enum class CopyDirection : uint8_t { kToDevice, kToHost };
 using ByteCopies = std::vector<ByteCopy>;
 

@@ -10,6 +10,8 @@ namespace penstock {
 PassSimulator::PassSimulator(Args args)
     : args_(std::move(args)),
       cost_(args_.config, args_.formats),
+      heads_config_(ConfigOfHeads(args_.config, HeadsOf(args_.config, args_.ranks))),
+      heads_cost_(heads_config_, args_.formats),
       layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes, args_.ranks),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
@@ -21,10 +23,17 @@ PassSimulator::PassSimulator(Args args)
                 "to_ranks",
                 [link](const TaskCost& cost) { return cost.link_bytes == 0 ? 0 : link.Seconds(cost.link_bytes); }),
             .from_ranks_lane = runtime_.AddLane("from_ranks", TransferTime(link.bytes_per_s)),
+            .heads = std::nullopt,
             .expert_groups = args_.schedule.expert_groups,
             .link = link,
             .compute_time = args_.device.has_value() ? args_.rates.device_compute : args_.rates.host_compute,
             .clock = &runtime_};
+  if (!args_.ranks.by_heads) return;
+  ranks_->heads = {.config = &heads_config_,
+                   .cost = &heads_cost_,
+                   .row_bytes = args_.attention_row_bytes,
+                   .operations = nullptr,
+                   .kv = {}};
 }
 
 absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) {
@@ -70,12 +79,19 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
                            absl::FunctionRef<void(Pass&)> issue) {
   const double begin_s = runtime_.now_s();
   std::vector<absl::Status> row_status;
+  std::optional<RankRows> rank_rows;
+  if (args_.ranks.by_heads) {
+    auto gathered = GatherRankRows(*args_.communicator, batch, micro_batches, nullptr);
+    PENSTOCK_CHECK(gathered.ok());  // ranks in virtual time do not fail
+    rank_rows = *std::move(gathered);
+  }
   Pass pass({.config = args_.config,
              .cost = cost_,
              .runtime = runtime_,
              .host = {.lane = host_lane_},
              .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
              .ranks = ranks_,
+             .rank_rows = rank_rows.has_value() ? &*rank_rows : nullptr,
              .comm = args_.comm,
              .kv = KvLayer::Of(args_.config, args_.formats.kv),
              .experts = experts_.compute(),

@@ -43,6 +43,7 @@ class PassSimulator {
     RankSplit ranks = {};
     Link link = {};
     CommFormat comm = CommFormat::kF32;
+    int64_t attention_row_bytes = 0;  // bytes of a row between ranks that share the heads
     Communicator* communicator = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<PassSimulator>> Create(Args args);
@@ -66,6 +67,8 @@ class PassSimulator {
 
   Args args_;
   ModelCost cost_;
+  ModelConfig heads_config_;  // of this rank's heads
+  ModelCost heads_cost_;
   ExpertLayouts layouts_;
   SimulatedRuntime runtime_;
   LaneIdx host_lane_ = 0;

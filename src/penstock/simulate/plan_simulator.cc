@@ -91,6 +91,8 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
     args.link = *link;
     args.comm = inputs.plan.formats.comm;
     args.ffn_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.ffn, inputs.config.model_dim);
+    args.ranks.by_heads = plan.shares_heads;
+    args.attention_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.attention, inputs.config.model_dim);
   }
   return SimulatedRanks::Create(args, num_ranks);
 }

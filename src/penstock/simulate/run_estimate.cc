@@ -199,7 +199,7 @@ struct RunEstimator::Impl {
 
 int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
   const ChosenPolicy& policy = inputs.plan.policy;
-  const int64_t num_pages = NumKvPages(policy.plan, inputs.config, inputs.plan.model_formats.kv);
+  const int64_t num_pages = NumKvPages(policy.plan);
   const int64_t num_shared = policy.kv_window.on() ? 0 : workload.shared_tokens / KvCache::kPageTokens;
   const int64_t num_own = policy.kv_window.NumPages(workload.positions()) - num_shared;
   return std::clamp<int64_t>((num_pages - num_shared) / num_own, 1, policy.plan.batch_size);
@@ -257,8 +257,7 @@ RunEstimate RunEstimator::Estimate() {
   if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
   const int64_t num_requests = simulated.num_requests;  // of one rank
   simulated.num_requests = std::min(num_requests, kMaxBatches * impl.num_places);
-  SimulatedBatch requests(simulated, policy,
-                          NumKvPages(policy.plan, impl.inputs.config, impl.inputs.plan.model_formats.kv));
+  SimulatedBatch requests(simulated, policy, NumKvPages(policy.plan));
   RunEstimate run;
   while (!requests.idle()) {
     requests.Admit();

@@ -42,7 +42,8 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> SimulatedRanks::Create(const Pas
   for (int rank = 0; rank < num_ranks; ++rank) {
     PassSimulator::Args own = args;
     if (num_ranks > 1) {
-      own.ranks = {rank, num_ranks};
+      own.ranks.rank = rank;
+      own.ranks.num_ranks = num_ranks;
       own.communicator = all->communicators_[rank].get();
       if (args.sink != nullptr) {
         all->sinks_.push_back(std::make_unique<RankSink>(*args.sink, all->sink_mutex_, rank));

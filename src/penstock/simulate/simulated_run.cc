@@ -54,8 +54,7 @@ struct SimulatedRank {
       : workload(own),
         choices(std::max<int64_t>(1, inputs.config.num_experts), std::max<int64_t>(1, inputs.config.num_topk),
                 OfRank(routing, rank), inputs.config.moe_layers()),
-        requests(workload, inputs.plan.policy,
-                 NumKvPages(inputs.plan.policy.plan, inputs.config, inputs.plan.model_formats.kv)) {}
+        requests(workload, inputs.plan.policy, NumKvPages(inputs.plan.policy.plan)) {}
 
   static RoutingSpec OfRank(RoutingSpec routing, int rank) {
     constexpr int64_t kRowsOfRank = 1 << 24;

@@ -56,6 +56,9 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
   AddFlag(app, "--comm-dtype", flags.comm_dtype,
           "outputs of experts between ranks: auto, " + ChoiceNames(CommFormats()))
       .ShowDefault();
+  AddFlag(app, "--parallel", flags.parallel,
+          "how ranks divide the model: auto, or attention=dp (by sequences) or tp (by heads), experts=ep (whole)")
+      .ShowDefault();
   AddFlag(app, "--attention-window", engine.attention_window,
           "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")
       .InRange(1, kMaxContext);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
@@ -9,6 +10,7 @@
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
 #include "penstock/plan/formats.h"
+#include "penstock/plan/policy.h"
 #include "penstock/plan/policy_file.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/schedule.h"
@@ -41,6 +43,26 @@ absl::Status ReadBudget(const char* flag, const std::string& text, uint64_t& byt
     return UsageError("{} {}: this is a number of bytes; write {}GiB, or {}% of what there is", flag, text, text, text);
   }
   return absl::OkStatus();
+}
+
+// Reads how ranks divide the model: "auto", or parts such as "attention=tp,experts=ep".
+absl::Status ReadParallel(std::string_view text, Policy& policy) {
+  if (text == kAuto) return absl::OkStatus();
+  for (std::string_view rest = text;;) {
+    const std::string_view part = rest.substr(0, rest.find(','));
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string_view what = part.substr(0, equals), split = part.substr(std::min(equals + 1, part.size()));
+    if (what == "attention") {
+      PENSTOCK_ASSIGN_OR_RETURN(policy.attention_split, ParseChoice("--parallel attention", split, AttentionSplits()));
+    } else if (what == "experts" && split == "tp") {
+      return UsageError("--parallel experts=tp: each expert lies whole on one rank; use experts=ep");
+    } else if (what != "experts" || (split != "ep" && split != kAuto)) {
+      return UsageError("--parallel '{}': expected auto, or attention=dp|tp and experts=ep, separated by a comma",
+                        Printable(std::string(text)));
+    }
+    if (part.size() == rest.size()) return absl::OkStatus();
+    rest.remove_prefix(part.size() + 1);
+  }
 }
 
 }  // namespace
@@ -94,6 +116,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<CommFormat> comm,
                             ParseChoice("comm-dtype", flags.comm_dtype, CommFormats()));
   if (comm.has_value()) options.comm_dtype = comm;
+  PENSTOCK_RETURN_IF_ERROR(ReadParallel(flags.parallel, options.policy));
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   options.shares_prefixes = !flags.no_prefix_sharing;
