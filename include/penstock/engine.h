@@ -182,6 +182,7 @@ struct MemoryPlan {
   int num_ranks = 1;
   int64_t experts_of_layer = 0;  // of this rank
   bool shares_heads = false;     // the ranks share the attention heads, and so the KV cache
+  bool cuts_experts = false;     // each rank has a part of every expert
   int64_t batch_size = 0;
   int64_t context_length = 0;
   int64_t prefill_chunk = 0;

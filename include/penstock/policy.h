@@ -48,9 +48,14 @@ enum class HybridRule : uint8_t {
 enum class KvTier : uint8_t { kDram, kDevice };
 
 // How several ranks divide attention: by sequences (data parallelism), or by heads (tensor parallelism).
-enum class AttentionSplit : uint8_t { kSequences, kHeads };
+enum class AttentionParallel : uint8_t { kSequences, kHeads };
 
-// Settings of the schedule. They do not change answers. The engine chooses those that are left open.
+// How several ranks divide experts: each whole on one rank (expert parallelism), or a part of each on every rank
+// (tensor parallelism). Parts are added up, so answers then depend on the number of ranks in their last bits.
+enum class ExpertParallel : uint8_t { kWhole, kCut };
+
+// Settings of the schedule. They do not change answers, except where they say so. The engine chooses those that are
+// left open.
 struct Policy {
   // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the
   // experts of two tokens fit.
@@ -66,7 +71,8 @@ struct Policy {
   // experts as keep the disk busy, so that more experts can stay in DRAM.
   int64_t disk_window = 0;
   int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
-  std::optional<AttentionSplit> attention_split = {};  // on several ranks; default: kSequences
+  std::optional<AttentionParallel> attention_parallel = {};  // on several ranks; default: kSequences
+  std::optional<ExpertParallel> expert_parallel = {};        // on several ranks; default: kWhole. kCut changes answers
   // On several ranks: the groups into which a rank's experts are cut. The rows of a group travel while another group is
   // computed. 0: as many as are fastest by the measured network, 1: nothing overlaps.
   int64_t expert_groups = 0;

@@ -22,9 +22,12 @@ struct RanksScenario {
   ScheduleKind schedule = ScheduleKind::kOnDemand;
   int64_t num_experts = 32;
   double skew = 1;
+  bool by_heads = false;
+  bool cuts_experts = false;
 };
 
 constexpr int64_t kRankDim = 1024, kRankExpertDim = 1024, kRankTopk = 4, kRankLayers = 3;
+constexpr int64_t kRankHeads = 8;
 constexpr double kRankFlops = 4e11, kRankMemoryBytes = 2e10;
 
 struct RanksOutcome {
@@ -37,8 +40,8 @@ RanksOutcome SimulateAll(const RanksScenario& scenario) {
   config.vocab_size = 1000;
   config.model_dim = kRankDim;
   config.num_layers = kRankLayers;
-  config.num_heads = 8;
-  config.num_kv_heads = 2;
+  config.num_heads = kRankHeads;
+  config.num_kv_heads = kRankHeads;
   config.head_dim = 128;
   config.num_experts = scenario.num_experts;
   config.num_topk = kRankTopk;
@@ -61,7 +64,10 @@ RanksOutcome SimulateAll(const RanksScenario& scenario) {
                 .disk_to_dram = [](const TaskCost&) { return 0.0; }},
       .link = {.name = std::string(kRankLink),
                .bytes_per_s = scenario.network_bytes_per_s,
-               .latency_s = scenario.latency_s}};
+               .latency_s = scenario.latency_s},
+      .attention_row_bytes = kRankDim};
+  args.ranks.by_heads = scenario.by_heads;
+  args.ranks.cuts_experts = scenario.cuts_experts;
   const auto ranks = SimulatedRanks::Create(args, scenario.num_ranks).value();
   RowBatch batch;
   for (int64_t row = 0; row < scenario.num_rows; ++row) batch.AddRow(1, row, {}, 0, {});
@@ -105,6 +111,33 @@ TEST(SimulatedRanks, TheBytesAreThoseOfThePapersFormula) {
     const double expected = rows * (g * (d - 1) / d * kRankDim + k * (d - 1) / d * 4 * kRankDim + (d - 1) * 4 * k);
     EXPECT_NEAR(static_cast<double>(SimulateAll(scenario).sent_bytes) / expected, 1, 0.02) << num_ranks;
   }
+}
+
+// The paper counts 2 (D - 1) / D of all rows' floats for TP attention and for TP experts each: an all-reduce. Here rows
+// travel as codes. What heads attend to, and sums, travel as floats. The output projection is whole on the rows' rank,
+// so its outputs do not travel.
+TEST(SimulatedRanks, TheBytesOfTensorParallelismAreThoseOfItsFormulas) {
+  for (const int num_ranks : {2, 4, 8}) {
+    RanksScenario scenario{.num_ranks = num_ranks, .cuts_experts = true};
+    const auto to_others = static_cast<uint64_t>(scenario.num_rows * kRankLayers * (num_ranks - 1));
+    const uint64_t of_experts = to_others * (kRankDim + 4 * kRankDim + 8 * kRankTopk);
+    EXPECT_EQ(SimulateAll(scenario).sent_bytes, of_experts);
+    scenario.by_heads = true;
+    const uint64_t of_heads = to_others * (kRankDim + 4 * 128 * kRankHeads / static_cast<uint64_t>(num_ranks));
+    EXPECT_EQ(SimulateAll(scenario).sent_bytes, of_heads + of_experts);
+    scenario.cuts_experts = false;
+    const uint64_t both = SimulateAll(scenario).sent_bytes;
+    scenario.by_heads = false;
+    EXPECT_EQ(both - SimulateAll(scenario).sent_bytes, of_heads);
+  }
+}
+
+// Few rows: weights dominate, and each rank reads its share of all weights only with tensor parallelism.
+TEST(SimulatedRanks, TensorParallelismIsFasterForOneRow) {
+  RanksScenario scenario{.num_ranks = 4, .num_rows = 1, .latency_s = 1e-6, .num_experts = 8};
+  const double whole_s = SimulateAll(scenario).seconds;
+  scenario.by_heads = scenario.cuts_experts = true;
+  EXPECT_LT(SimulateAll(scenario).seconds, 0.9 * whole_s);
 }
 
 // Where experts are computed as long as their rows and outputs travel, groups hide most of the exchange.

@@ -88,8 +88,10 @@ absl::Status Executor::CreateHost(const Args& args) {
   const MemoryPlan& plan = args.policy.plan;
   RankSplit split;
   if (args.communicator != nullptr) {
-    split = {
-        .rank = args.communicator->rank(), .num_ranks = args.communicator->num_ranks(), .by_heads = plan.shares_heads};
+    split = {.rank = args.communicator->rank(),
+             .num_ranks = args.communicator->num_ranks(),
+             .by_heads = plan.shares_heads,
+             .cuts_experts = plan.cuts_experts};
   }
   const HeadRange heads = HeadsOf(model.config, split);
   PENSTOCK_ASSIGN_OR_RETURN(host_.dense,
@@ -103,8 +105,16 @@ absl::Status Executor::CreateHost(const Args& args) {
         "smaller --prefill-chunk or --batch-size",
         FormatBytes(host_.activations.to_rank.size()));
   }
-  host_.operations = std::make_unique<HostOperations>(
-      OpContext{model.config, args.kernels, args.pool, args.formats.rows, *host_.dense, host_.activations});
+  OpContext context{model.config, args.kernels, args.pool, args.formats.rows, *host_.dense, host_.activations};
+  if (split.cuts_experts) {
+    const ColumnRange columns = split.ColumnsOf(model.config.expert_dim, ExpertCutUnit(model.weights));
+    context.expert_cols = {columns.first, columns.end};
+    ModelConfig part = model.config;
+    part.expert_dim = columns.size();
+    cut_expert_cost_.emplace(part, model_formats_);
+    ranks_->cut_expert_cost = &*cut_expert_cost_;
+  }
+  host_.operations = std::make_unique<HostOperations>(context);
   if (plan.shares_heads) PENSTOCK_RETURN_IF_ERROR(CreateHeads(args, heads));
   return CreateKvCache(args, split);
 }

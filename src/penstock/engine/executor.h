@@ -117,6 +117,7 @@ class Executor {
   Side host_;
   Side device_side_;
   std::unique_ptr<HeadsSide> heads_;  // null: this rank has all heads
+  std::optional<ModelCost> cut_expert_cost_;
   Device::Lanes device_lanes_;
   std::optional<KvStaging> kv_staging_;
   ExpertTiers experts_;

@@ -14,9 +14,9 @@ namespace penstock {
 absl::Status AgreeOnOptions(Communicator& communicator, std::string_view identity, const MemoryPlan& plan,
                             EngineOptions& options, CallerMemory& caller) {
   Policy& policy = options.policy;
-  const std::string own = fmt::format("{}, schedule {} {}, micro-batch {}, groups {}, heads {}", identity,
-                                      ChoiceName(policy.schedule, Schedules()), policy.multi_batch,
-                                      policy.micro_batch_size, policy.expert_groups, plan.shares_heads);
+  const std::string own = fmt::format(
+      "{}, schedule {} {}, micro-batch {}, groups {}, split {} {}", identity, ChoiceName(policy.schedule, Schedules()),
+      policy.multi_batch, policy.micro_batch_size, policy.expert_groups, plan.shares_heads, plan.cuts_experts);
   constexpr size_t kMaxBytes = 1000;
   const auto bytes = std::as_bytes(std::span(own));
   PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(communicator, MessageStream::kSteps, bytes, kMaxBytes));

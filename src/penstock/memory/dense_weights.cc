@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
@@ -212,12 +213,7 @@ class Loader final : public Visitor {
     uint64_t kept_begin = 0, kept_end = tensor.extent.size_bytes;
     if (!heads.is_all()) {
       const int64_t first = heads.FirstOf(MatrixRows(tensor));
-      if (first % kPanelCols != 0) {
-        status_.Update(
-            UsageError("--parallel attention=tp: {}: a rank would begin with row {}, within a packed panel "
-                       "of {} rows; use attention=dp",
-                       tensor.name, first, kPanelCols));
-      }
+      PENSTOCK_CHECK(first % kPanelCols == 0);  // CheckCutsHeads()
       kept_begin = PackedBytes(format, first, RowElements(tensor));
       kept_end = kept_begin + BytesOfHeads(tensor, format, heads);
     }
@@ -275,6 +271,25 @@ class Loader final : public Visitor {
 };
 
 }  // namespace
+
+absl::Status CheckCutsHeads(const WeightMap& map, const ModelConfig& config, int num_ranks) {
+  PENSTOCK_RETURN_IF_ERROR(CheckSharesHeads(config, num_ranks));
+  for (const LayerTensors& layer : map.layers) {
+    for (const TensorInfo* tensor : {layer.q_proj, layer.k_proj, layer.v_proj}) {
+      if (tensor == nullptr || !IsReady(*tensor)) continue;
+      for (int rank = 1; rank < num_ranks; ++rank) {
+        const HeadRange heads = HeadsOf(config, {.rank = rank, .num_ranks = num_ranks, .by_heads = true});
+        const int64_t first = heads.FirstOf(MatrixRows(*tensor));
+        if (first % kPanelCols == 0) continue;
+        return UsageError(
+            "--parallel attention=tp: {}: rank {} would begin with row {}, within a packed panel of {}; "
+            "use attention=dp",
+            tensor->name, rank, first, kPanelCols);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part, const HeadRange& heads) {
   std::vector<LayerWeights> layers(map.layers.size());

@@ -41,14 +41,17 @@ struct OuterWeights {
 // attention sinks and the experts' biases, too.
 enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
+// kUsage when so many ranks cannot share the attention heads of these weights.
+absl::Status CheckCutsHeads(const WeightMap& map, const ModelConfig& config, int num_ranks);
+
 class DenseWeights {
  public:
   // Returns the bytes that Load() takes for these tensors. In host memory this includes the buffer that it reads
   // through.
   static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part, const HeadRange& heads = {});
 
-  // Reads the tensors into `memory`; kIo when a read fails. Of q, k and v it keeps the rows of `heads`, and of the
-  // attention sinks. kUsage when these heads' rows cannot be cut out of a packed store.
+  // Reads the tensors into `memory`; kIo when a read fails. Of q, k, v and of the
+  // attention sinks it keeps the rows of `heads`. REQUIRES: CheckCutsHeads(), if these are not all.
   static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
                                            ComputeDtype dtype, DensePart part, const HeadRange& heads = {});
 

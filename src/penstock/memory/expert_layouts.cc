@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "penstock/base/bytes.h"
@@ -93,6 +94,82 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, Com
   return layout;
 }
 
+ExpertLayouts::ExpertLayout ExpertLayouts::LayOutColumns(const FfnTensors& tensors, const ColumnRange& columns) {
+  // Parts of panels that are smaller are read with what lies between them.
+  constexpr uint64_t kMinPieceBytes = 32 * kKiB;
+  ExpertLayout layout;
+  layout.is_cut = true;
+  layout.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
+                      {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
+                      {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
+  uint64_t slot_end = 0;
+  // Adds a read of the bytes from `offset` of a tensor on, and returns where they land.
+  const auto read = [&](const TensorInfo& tensor, uint64_t offset, uint64_t size_bytes) {
+    const FileExtent extent = {tensor.extent.offset_bytes + offset, size_bytes};
+    layout.reads.push_back({tensor.file_idx, extent, slot_end});
+    slot_end = RoundUp(slot_end + DiskReader::PaddedBytes(size_bytes), kPageBytes);
+    return layout.reads.back().slot_offset + extent.offset_bytes % kPageBytes;
+  };
+  layout.finished.offset_bytes = UINT64_MAX;
+  uint64_t finished_end = 0;
+  for (MatrixLayout& matrix : layout.matrices) {
+    const TensorInfo& tensor = *matrix.tensor;
+    matrix.format = *tensor.packed;
+    const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
+    uint64_t packed_bytes = 0;
+    if (matrix.view != &FfnWeights::down_proj) {
+      packed_bytes = PackedBytes(matrix.format, columns.size(), inner_dim);
+      matrix.packed_offset = read(tensor, PackedBytes(matrix.format, columns.first, inner_dim), packed_bytes);
+    } else {
+      packed_bytes = PackedBytes(matrix.format, num_cols, columns.size());
+      const uint64_t panel_bytes = PanelBytes(matrix.format, inner_dim);
+      const uint64_t piece_bytes = PanelBytes(matrix.format, columns.size());
+      const uint64_t first = columns.first == 0 ? 0 : PanelBytes(matrix.format, columns.first);
+      const int64_t num_panels = NumPanels(num_cols);
+      // The pieces move to the first page of what was read. None moves onto one that has not moved.
+      matrix.packed_offset = slot_end;
+      const bool at_once = piece_bytes < kMinPieceBytes;
+      const auto last = static_cast<uint64_t>(num_panels - 1) * panel_bytes;
+      const uint64_t all = at_once ? read(tensor, first, last + piece_bytes) : 0;
+      for (int64_t panel = 0; panel < num_panels; ++panel) {
+        const uint64_t offset = static_cast<uint64_t>(panel) * panel_bytes;
+        matrix.pieces.push_back({at_once ? all + offset : read(tensor, first + offset, piece_bytes), piece_bytes});
+      }
+    }
+    layout.finished.offset_bytes = std::min(layout.finished.offset_bytes, matrix.packed_offset);
+    finished_end = std::max(finished_end, matrix.packed_offset + packed_bytes);
+  }
+  layout.finished.size_bytes = finished_end - layout.finished.offset_bytes;
+  layout.slot_bytes = RoundUp(slot_end, kPageBytes);
+  return layout;
+}
+
+absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
+  for (const LayerTensors& layer : map.layers) {
+    for (const FfnTensors& expert : layer.experts) {
+      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
+        if (IsReady(*tensor) && tensor->packed == layer.experts[0].down_proj->packed) continue;
+        return UsageError(
+            "--parallel experts=tp: {}: only experts of a packed store in {} can be cut (penstock pack); use "
+            "experts=ep",
+            tensor->name, "f32, bf16, int8 or hqq");
+      }
+      const int64_t unit = PanelCutUnit(*expert.down_proj->packed), expert_dim = expert.down_proj->shape[1];
+      if (expert_dim > unit * (num_ranks - 1)) continue;
+      return UsageError("--parallel experts=tp: {} columns cannot be cut for {} ranks in groups of {}; use experts=ep",
+                        expert_dim, num_ranks, unit);
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t ExpertCutUnit(const WeightMap& map) {
+  for (const LayerTensors& layer : map.layers) {
+    if (!layer.experts.empty()) return PanelCutUnit(*layer.experts[0].down_proj->packed);
+  }
+  return kPanelCols;
+}
+
 ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
                              const RankSplit& ranks)
     : files_(files) {
@@ -102,12 +179,17 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
     if (experts.empty()) continue;
     experts_here_ = ranks.ExpertsOf(std::ssize(experts));
     for (int64_t expert_idx = experts_here_.first; expert_idx < experts_here_.end; ++expert_idx) {
-      experts_.push_back(LayOut(experts[expert_idx], dtype));
+      const FfnTensors& tensors = experts[expert_idx];
+      if (ranks.cuts_experts) {
+        experts_.push_back(LayOutColumns(tensors, ranks.ColumnsOf(tensors.down_proj->shape[1], ExpertCutUnit(map))));
+      } else {
+        experts_.push_back(LayOut(tensors, dtype));
+      }
       experts_.back().layer_idx = static_cast<int64_t>(layer_idx);
       slot_bytes_ = std::max(slot_bytes_, experts_.back().slot_bytes);
       for (const MatrixLayout& matrix : experts_.back().matrices) {
         scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
-        packs_ = packs_ || !IsReady(*matrix.tensor);
+        packs_ = packs_ || !IsReady(*matrix.tensor) || ranks.cuts_experts;
       }
     }
   }
@@ -140,7 +222,13 @@ int64_t ExpertLayouts::max_experts_of_layer() const {
 
 uint64_t ExpertLayouts::memory_bytes() const {
   // At worst three reads of matrices, three of scales, and unused vector capacity.
-  return experts_.size() * (2 * sizeof(ExpertLayout) + 8 * sizeof(ReadLayout));
+  uint64_t of_pieces = 0;
+  for (const ExpertLayout& layout : experts_) {
+    if (!layout.is_cut) continue;
+    of_pieces += 2 * layout.reads.size() * sizeof(ReadLayout);
+    for (const MatrixLayout& matrix : layout.matrices) of_pieces += 2 * matrix.pieces.size() * sizeof(FileExtent);
+  }
+  return of_pieces + experts_.size() * (2 * sizeof(ExpertLayout) + 8 * sizeof(ReadLayout));
 }
 
 uint64_t ExpertLayouts::read_bytes(ExpertKey key) const {
@@ -188,6 +276,15 @@ void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<
 absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* slot,
                                        std::span<std::byte> scratch) const {
   const ExpertLayout& layout = experts_[key];
+  if (layout.is_cut) {
+    const MatrixLayout& matrix = layout.matrices[static_cast<size_t>(part_idx)];
+    std::byte* target = slot + matrix.packed_offset;
+    for (const FileExtent& piece : matrix.pieces) {
+      std::memmove(target, slot + piece.offset_bytes, piece.size_bytes);
+      target += piece.size_bytes;
+    }
+    return absl::OkStatus();
+  }
   // Packing in place goes through the matrices in order, so one part does everything.
   const bool packed = std::all_of(layout.matrices.begin(), layout.matrices.end(),
                                   [](const MatrixLayout& matrix) { return IsReady(*matrix.tensor); });

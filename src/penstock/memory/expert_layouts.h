@@ -21,7 +21,8 @@ namespace penstock {
 
 class ExpertLayouts {
  public:
-  // `map` and the `files` of its checkpoint must outlive the layouts. Describes only this rank's experts of each layer.
+  // `map` and the `files` of its checkpoint must outlive the layouts. Describes only this rank's experts of each layer,
+  // or its parts of them. REQUIRES: CheckCutsExperts(), if ranks cut the experts.
   ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
                 const RankSplit& ranks = {});
 
@@ -95,6 +96,9 @@ class ExpertLayouts {
     uint64_t raw_offset = 0;
     uint64_t scales_offset = 0;
     uint64_t packed_offset = 0;
+    // If ranks cut the experts: parts of panels, which move together after their arrival. Empty: there is nothing to
+    // move.
+    std::vector<FileExtent> pieces = {};  // offsets from the start of the slot
   };
   // Neighbouring or overlapping tensors share one read.
   struct ExpertLayout {
@@ -103,8 +107,11 @@ class ExpertLayouts {
     std::array<MatrixLayout, 3> matrices;  // in the order of their arrival
     FileExtent finished;                   // from the start of the slot
     uint64_t slot_bytes = 0;
+    bool is_cut = false;
   };
   static ExpertLayout LayOut(const FfnTensors& tensors, ComputeDtype dtype);
+  // Lays out some columns of an expert. Its checksums are not compared, because they are of whole matrices.
+  static ExpertLayout LayOutColumns(const FfnTensors& tensors, const ColumnRange& columns);
   absl::Status Verify(const TensorInfo& tensor, std::byte* raw) const;
   static void Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch);
 
@@ -116,5 +123,11 @@ class ExpertLayouts {
   uint64_t scratch_bytes_ = 0;
   bool packs_ = false;
 };
+
+// kUsage when experts cannot be cut for so many ranks: they must be packed, and large enough.
+absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks);
+
+// Returns the columns between which this model's experts can be cut. REQUIRES: CheckCutsExperts().
+int64_t ExpertCutUnit(const WeightMap& map);
 
 }  // namespace penstock

@@ -102,7 +102,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.hidden, hidden_bytes);
   // A message ends with a trailer, which lies behind its outputs until it has been read.
   const int64_t trailer_bytes = has_ranks ? RankTrailerBytes(config) : 0;
-  visit(a.expert_output, (num_computed + (has_ranks ? num_assignments : 0)) * config.model_dim + trailer_bytes / 4);
+  const int64_t num_more = dims.cuts_experts ? 2 * dims.max_expert_rows() : num_assignments;
+  visit(a.expert_output, (num_computed + (has_ranks ? num_more : 0)) * config.model_dim + trailer_bytes / 4);
   const int64_t output_bytes =
       4 * std::min(config.num_topk, dims.experts_of_layer) * config.model_dim;  // of a row of another rank
   visit(a.to_rank, has_ranks ? rows * std::max(input_bytes, output_bytes) + trailer_bytes : 0);

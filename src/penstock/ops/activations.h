@@ -21,6 +21,7 @@ struct ActivationDims {
   int num_workers = 1;
   int num_ranks = 1;             // whose rows come to this rank's experts
   int64_t experts_of_layer = 0;  // of this rank; only if there are several
+  bool cuts_experts = false;     // this rank has a part of every expert
 
   // Returns the maximum rows of one expert.
   int64_t max_expert_rows() const { return max_rows * num_ranks; }
@@ -100,7 +101,8 @@ struct Activations {
   std::span<std::byte> expert_input;   // [num_assignments]: prepared rows of normed
   std::span<float> ffn_scratch;        // [num_workers, FfnScratchFloats]: gate and up of some columns
   std::span<std::byte> hidden;         // [num_assignments]: prepared rows of glu(gate, up)
-  // [num_assignments, model_dim]. With several ranks, the outputs of other ranks' experts follow.
+  // [num_assignments, model_dim]. With several ranks, the outputs of other ranks' experts follow. If ranks cut the
+  // experts, sums of outputs follow: those of all ranks' rows, and those of the other ranks for own rows.
   std::span<float> expert_output;
   std::span<std::byte> to_rank;  // only with several ranks: a message to one of them
   std::span<float> logits;       // [max_logit_rows, vocab_size]

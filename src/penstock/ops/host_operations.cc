@@ -263,6 +263,48 @@ void HostOperations::PlaceOutputs(RowRange rows, std::span<const int64_t> places
             context_.activations.assignments.begin() + rows.begin * context_.config.num_topk);
 }
 
+void HostOperations::SumOutputs(int64_t first, std::span<const int64_t> places, std::span<const float> weights) {
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim, num_topk = context_.config.num_topk;
+  ForRowRanges(context_, {0, std::ssize(places) / num_topk}, [&](RowRange part) {
+    float* sums = a.expert_output.data() + (first + part.begin) * dim;
+    std::fill_n(sums, part.size() * dim, 0.0f);
+    context_.kernels.combine({.num_rows = part.size(),
+                              .dim = dim,
+                              .num_topk = num_topk,
+                              .residual = sums,
+                              .residual_stride = dim,
+                              .z = a.expert_output.data(),
+                              .z_stride = dim,
+                              .assignments = places.data() + part.begin * num_topk,
+                              .weights = weights.data() + part.begin * num_topk,
+                              .y = sums,
+                              .y_stride = dim});
+  });
+}
+
+void HostOperations::AddSums(RowRange rows, std::span<const int64_t> sums, int num_sums) {
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  PENSTOCK_CHECK(std::ssize(sums) == rows.size() * num_sums);
+  ForRowRanges(context_, {0, rows.size()}, [&](RowRange part) {
+    const std::vector<float> ones(static_cast<size_t>(part.size() * num_sums), 1.0f);
+    float* residual = a.residual.data() + (rows.begin + part.begin) * dim;
+    context_.kernels.combine({.num_rows = part.size(),
+                              .dim = dim,
+                              .num_topk = num_sums,
+                              .residual = residual,
+                              .residual_stride = dim,
+                              .z = a.expert_output.data(),
+                              .z_stride = dim,
+                              .assignments = sums.data() + part.begin * num_sums,
+                              .weights = ones.data(),
+                              .y = residual,
+                              .y_stride = dim,
+                              .scale = context_.config.residual_scale});
+  });
+}
+
 void HostOperations::GatherPlaces(IndexRange places) {
   Activations& a = context_.activations;
   const RowsView input = ExpertInput(context_);
@@ -317,6 +359,7 @@ void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
 void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
+  const IndexRange cols = context_.expert_cols.size() > 0 ? context_.expert_cols : IndexRange{0, config.expert_dim};
   std::vector<FfnGroup> groups;
   groups.reserve(experts.size());
   for (const ExpertToRun& expert : experts) {
@@ -325,15 +368,16 @@ void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
     FfnGroup& group = groups.emplace_back(FfnGroup{&expert.weights, places});
     if (!config.expert_bias) continue;
     const LayerWeights& layer = context_.weights.layer(layer_idx);
-    group.bias = {.gate_proj = layer.expert_gate_bias.data() + expert.expert_idx * config.expert_dim,
-                  .up_proj = layer.expert_up_bias.data() + expert.expert_idx * config.expert_dim,
-                  .down_proj = layer.expert_down_bias.data() + expert.expert_idx * config.model_dim};
+    const int64_t first = expert.expert_idx * config.expert_dim + cols.begin;
+    group.bias = {.gate_proj = layer.expert_gate_bias.data() + first, .up_proj = layer.expert_up_bias.data() + first};
+    // The parts of an output are added up, so only one of them has the bias.
+    if (cols.begin == 0) group.bias.down_proj = layer.expert_down_bias.data() + expert.expert_idx * config.model_dim;
   }
   // Experts with the most rows come first: small ones fill up the end of the parallel region.
   std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {
     return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
   });
-  RunFfns(context_, groups, config.expert_dim, ExpertInput(context_), a.expert_output);
+  RunFfns(context_, groups, cols.size(), ExpertInput(context_), a.expert_output);
 }
 
 void HostOperations::RoundOutputs(IndexRange places, CommFormat format) {

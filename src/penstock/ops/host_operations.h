@@ -24,6 +24,7 @@ struct OpContext {
   RowFormats row_formats;
   const DenseWeights& weights;
   Activations& activations;
+  IndexRange expert_cols = {};                                          // of each expert, if ranks cut them; empty: all
   kernels::Prefetching prefetching = kernels::Prefetching::kProcessor;  // HostOperations chooses it
 };
 
@@ -49,6 +50,8 @@ class HostOperations : public Operations {
   void GroupRanks(const RankAssignments& ranks) override;
   void GatherInputs(std::span<const ExpertToRun> experts) override;
   void PlaceOutputs(RowRange rows, std::span<const int64_t> places) override;
+  void SumOutputs(int64_t first, std::span<const int64_t> places, std::span<const float> weights) override;
+  void AddSums(RowRange rows, std::span<const int64_t> sums, int num_sums) override;
   void SharedFfn(RowRange rows, int64_t layer_idx) override;
   void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   void RoundOutputs(IndexRange places, CommFormat format) override;

@@ -114,6 +114,10 @@ class Operations {
   virtual void GroupRanks(const RankAssignments&);
   virtual void GatherInputs(std::span<const ExpertToRun> experts);
   virtual void PlaceOutputs(RowRange rows, std::span<const int64_t> places);
+  // If ranks cut the experts, instead of Combine(): SumOutputs() sets rows of expert_output, from `first` on, to the
+  // weighted sums of others, [num_rows, num_topk]; AddSums() adds `num_sums` of such rows to each residual.
+  virtual void SumOutputs(int64_t first, std::span<const int64_t> places, std::span<const float> weights);
+  virtual void AddSums(RowRange rows, std::span<const int64_t> sums, int num_sums);
 
   // residual += the shared FFN, which all rows use besides their experts. REQUIRES: config.shared_ffn_dim > 0; after
   // Route(), before Combine().

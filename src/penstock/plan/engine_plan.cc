@@ -116,15 +116,19 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
                                       std::shared_ptr<const ExpertLayouts> layouts) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
-  if (room.ranks.num_ranks > 1 && room.ranks.num_ranks > model.config.num_experts) {
-    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
+  RankSplit ranks = room.ranks;
+  ranks.by_heads = ranks.num_ranks > 1 && options.policy.attention_parallel == AttentionParallel::kHeads;
+  ranks.cuts_experts = ranks.num_ranks > 1 && options.policy.expert_parallel == ExpertParallel::kCut;
+  if (ranks.by_heads) PENSTOCK_RETURN_IF_ERROR(CheckCutsHeads(model.weights, model.config, ranks.num_ranks));
+  if (ranks.cuts_experts) PENSTOCK_RETURN_IF_ERROR(CheckCutsExperts(model.weights, ranks.num_ranks));
+  if (ranks.num_ranks > 1 && !ranks.cuts_experts && ranks.num_ranks > model.config.num_experts) {
+    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", ranks.num_ranks,
                       model.config.num_experts);
   }
-  const bool shares_heads = room.ranks.num_ranks > 1 && options.policy.attention_split == AttentionSplit::kHeads;
-  if (shares_heads) PENSTOCK_RETURN_IF_ERROR(CheckSharesHeads(model.config, room.ranks.num_ranks));
   // The plan is that of the rank with the most heads, so that all ranks have room for the same rows.
-  const HeadRange heads = HeadsOf(
-      model.config, {.rank = room.ranks.num_ranks - 1, .num_ranks = room.ranks.num_ranks, .by_heads = shares_heads});
+  RankSplit last = ranks;
+  last.rank = ranks.num_ranks - 1;
+  const HeadRange heads = HeadsOf(model.config, last);
   const ModelConfig heads_config = ConfigOfHeads(model.config, heads);
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
@@ -135,7 +139,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
     }
   }
   if (layouts == nullptr) {
-    layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype, room.ranks);
+    layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype, ranks);
   }
   PlanInputs inputs;
   inputs.config = &model.config;
@@ -147,9 +151,10 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
                                            room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll, heads);
   inputs.slot_bytes = layouts->slot_bytes();
-  inputs.num_ranks = room.ranks.num_ranks;
+  inputs.num_ranks = ranks.num_ranks;
   inputs.experts_of_layer = layouts->max_experts_of_layer();
-  inputs.heads = shares_heads ? &heads_config : nullptr;
+  inputs.cuts_experts = ranks.cuts_experts;
+  inputs.heads = ranks.by_heads ? &heads_config : nullptr;
   inputs.num_workers = room.num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
@@ -159,11 +164,10 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
   const ScheduleTraits& schedule = TraitsOf(policy.schedule.kind);
-  if (room.ranks.num_ranks > 1 && room.device.has_value() &&
-      (schedule.attends_on_host || schedule.host_computes_experts)) {
+  if (ranks.num_ranks > 1 && room.device.has_value() && (schedule.attends_on_host || schedule.host_computes_experts)) {
     return UsageError("schedule {} with a device runs on one rank only", schedule.name);
   }
-  if (shares_heads && room.device.has_value() && !policy.plan.device.holds_kv_cache) {
+  if (ranks.by_heads && room.device.has_value() && !policy.plan.device.holds_kv_cache) {
     return UsageError("--parallel attention=tp: the KV cache must lie on the device");
   }
   EnginePlan plan{.formats = formats,

@@ -31,7 +31,7 @@ struct EngineRoom {
   std::optional<DeviceSpec> device;
   uint64_t budget_bytes = 0;
   CallerMemory caller = {};
-  RankSplit ranks = {};  // this engine's share of the experts; the options say whether ranks share the heads
+  RankSplit ranks = {};  // this engine's share of the experts; the options say how it is divided
 };
 
 struct EnginePlan {

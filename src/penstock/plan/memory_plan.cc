@@ -48,6 +48,7 @@ struct PassKind {
   int64_t context_length;
   int num_ranks;
   int64_t experts_of_layer;
+  bool cuts_experts;
 };
 
 ActivationDims Dims(const PassSize& size, const PassKind& kind, int num_workers, ActivationDims::Part part) {
@@ -58,14 +59,17 @@ ActivationDims Dims(const PassSize& size, const PassKind& kind, int num_workers,
           .num_workers = num_workers,
           .num_ranks = kind.num_ranks,
           .experts_of_layer = kind.experts_of_layer,
+          .cuts_experts = kind.cuts_experts,
           .part = part};
 }
 
 int64_t ExpertsOfLayer(const PlanInputs& in) {
   return in.experts_of_layer > 0 ? in.experts_of_layer : in.config->num_experts;
 }
-PassKind KindOf(const PlanInputs& in) { return {in.context_length, in.num_ranks, ExpertsOfLayer(in)}; }
-PassKind KindOf(const MemoryPlan& plan) { return {plan.context_length, plan.num_ranks, plan.experts_of_layer}; }
+PassKind KindOf(const PlanInputs& in) { return {in.context_length, in.num_ranks, ExpertsOfLayer(in), in.cuts_experts}; }
+PassKind KindOf(const MemoryPlan& plan) {
+  return {plan.context_length, plan.num_ranks, plan.experts_of_layer, plan.cuts_experts};
+}
 
 ActivationDims::Part HostPart(bool has_device, bool computes_experts) {
   if (!has_device) return ActivationDims::Part::kAll;
@@ -299,6 +303,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.num_ranks = in.num_ranks;
   plan.experts_of_layer = ExpertsOfLayer(in);
   plan.shares_heads = in.heads != nullptr;
+  plan.cuts_experts = in.cuts_experts;
   plan.kv_page_bytes = PageBytes(in);
   plan.activation_bytes = HostActivationBytes(in, size);
   // With a given batch size, the places may share fewer pages than planned_positions asks for.

@@ -38,6 +38,7 @@ struct PlanInputs {
   uint64_t slot_bytes = 0;                            // bytes of a slot for one expert
   int num_ranks = 1;                                  // that share the experts, and send rows to each other
   int64_t experts_of_layer = 0;                       // of this rank; 0: all
+  bool cuts_experts = false;                          // each rank has a part of every expert
   const ModelConfig* heads = nullptr;                 // if ranks share the heads: the config of the most of a rank
   int num_workers = 1;                                // workers of the host
   int64_t batch_size = 0;                             // 0: planned

@@ -99,15 +99,22 @@ constexpr KvTierTraits kKvTiers[] = {
     {KvTier::kDevice, "device", "in the device's memory"},
 };
 
-constexpr AttentionSplitTraits kAttentionSplits[] = {
-    {AttentionSplit::kSequences, "dp", "by sequences: each rank attends to its own, with all heads"},
-    {AttentionSplit::kHeads, "tp", "by heads: each rank attends to the sequences of all, with its own heads"},
+constexpr AttentionParallelTraits kAttentionParallels[] = {
+    {AttentionParallel::kSequences, "dp", "by sequences: each rank attends to its own, with all heads"},
+    {AttentionParallel::kHeads, "tp", "by heads: each rank attends to the sequences of all, with its own heads"},
+};
+
+constexpr ExpertParallelTraits kExpertParallels[] = {
+    {ExpertParallel::kWhole, "ep", "each expert whole on one rank"},
+    {ExpertParallel::kCut, "tp",
+     "a part of every expert on each rank; parts are added up, which changes the last bits"},
 };
 
 }  // namespace
 
 std::span<const KvTierTraits> KvTiers() { return kKvTiers; }
-std::span<const AttentionSplitTraits> AttentionSplits() { return kAttentionSplits; }
+std::span<const AttentionParallelTraits> AttentionParallels() { return kAttentionParallels; }
+std::span<const ExpertParallelTraits> ExpertParallels() { return kExpertParallels; }
 
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   if (value >= 0 && value <= max) return absl::OkStatus();

@@ -34,12 +34,20 @@ struct KvTierTraits {
 std::span<const KvTierTraits> KvTiers();
 
 // A row of the table of ways to divide attention.
-struct AttentionSplitTraits {
-  AttentionSplit value;
+struct AttentionParallelTraits {
+  AttentionParallel value;
   std::string_view name;     // "dp"
   std::string_view summary;  // one line for people
 };
-std::span<const AttentionSplitTraits> AttentionSplits();
+std::span<const AttentionParallelTraits> AttentionParallels();
+
+// A row of the table of ways to divide experts.
+struct ExpertParallelTraits {
+  ExpertParallel value;
+  std::string_view name;     // "ep"
+  std::string_view summary;  // one line for people
+};
+std::span<const ExpertParallelTraits> ExpertParallels();
 
 // Returns kUsage unless 0 <= value <= max.
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max);

@@ -96,7 +96,8 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("disk_window", policy.disk_window);
   visit("hot_experts", policy.hot_experts);
   visit("path_length", policy.path_length);
-  visit("attention_split", policy.attention_split, AttentionSplits());
+  visit("attention_parallel", policy.attention_parallel, AttentionParallels());
+  visit("expert_parallel", policy.expert_parallel, ExpertParallels());
   visit("expert_groups", policy.expert_groups);
   visit("correlation_table", policy.correlation_table);
   visit("multi_batch", policy.multi_batch);

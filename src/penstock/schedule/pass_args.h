@@ -57,6 +57,7 @@ struct PassRankLanes {
   LaneIdx to_ranks_lane = 0;
   LaneIdx from_ranks_lane = 0;
   std::optional<RankHeads> heads = std::nullopt;
+  const ModelCost* cut_expert_cost = nullptr;  // of a rank's part of an expert, if the ranks cut them
   int64_t expert_groups = 0;       // groups of a rank's experts (schedule/expert_pipeline.h); 0: chosen by these times:
   Link link = {};                  // between two ranks
   TaskDuration compute_time = {};  // of experts

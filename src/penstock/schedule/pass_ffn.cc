@@ -5,6 +5,9 @@
 #include <numeric>
 #include <utility>
 
+#include "penstock/schedule/pass_cut_experts.h"
+#include "penstock/schedule/pass_ranks.h"
+
 namespace penstock {
 
 PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
@@ -14,7 +17,12 @@ PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
       group_offsets_(group_rows_.size()),
       mean_scores_(args.config.num_experts, args.config.num_topk) {
   if (!args.ranks.has_value()) return;
-  ranks_.emplace(args, tasks, [this](int64_t row_idx, const absl::Status& status) { FailRow(row_idx, status); });
+  const auto fail = [this](int64_t row_idx, const absl::Status& status) { FailRow(row_idx, status); };
+  if (args.ranks->cut_expert_cost != nullptr) {
+    ranks_ = std::make_unique<PassCutExperts>(args, tasks, fail);
+  } else {
+    ranks_ = std::make_unique<PassRanks>(args, tasks, fail);
+  }
 }
 
 absl::InlinedVector<int64_t, kMaxAhead> PassFfn::LayersAhead(int64_t layer_idx) const {
@@ -43,7 +51,7 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   // Other ranks see the choices of no rows, too, once this rank is done with the rows before.
   if (rows.size() == 0) routed = combined_;
   const auto finish = [&](const Event& chosen) {
-    const Event known = ranks_.has_value() ? ranks_->ExchangeChoices(rows, layer_idx, chosen) : chosen;
+    const Event known = ranks_ != nullptr ? ranks_->ExchangeChoices(rows, layer_idx, chosen) : chosen;
     IssueShared(rows, layer_idx);
     return known;
   };
@@ -80,7 +88,7 @@ void PassFfn::IssueShared(RowRange rows, int64_t layer_idx) {
 
 std::vector<int64_t> PassFfn::RowsOfExperts(RowRange rows, int64_t layer_idx) const {
   std::vector<int64_t> num_rows(args_.config.num_experts);
-  if (ranks_.has_value()) {
+  if (ranks_ != nullptr) {
     ranks_->ForEachChoiceHere(rows, [&](int32_t expert_idx) { ++num_rows[expert_idx]; });
   } else {
     for (const int32_t expert_idx : args_.routing.Choices(layer_idx, rows.begin, rows.size())) ++num_rows[expert_idx];
@@ -104,7 +112,7 @@ Event PassFfn::Group(RowRange rows, int64_t layer_idx) {
     args_.experts->OnScores(layer_idx, mean_scores_.Of(scores, choices));
   }
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
-  if (ranks_.has_value()) return GroupRanks(rows, layer_idx);
+  if (ranks_ != nullptr) return GroupRanks(rows, layer_idx);
   group_rows_ = RowsOfExperts(rows, layer_idx);
   std::exclusive_scan(group_rows_.begin(), group_rows_.end(), group_offsets_.begin(),
                       rows.begin * args_.config.num_topk);
@@ -145,7 +153,7 @@ std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertSt
   }
   if (num_unchecked == 0) return taken;
   OperationCost cost;
-  cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
+  cost.bytes = static_cast<uint64_t>(num_unchecked) * CostOfExperts().expert_bytes();
   cost.packed_bytes = store.layouts().packs() ? cost.bytes : 0;
   tasks_.Issue(
       ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, taken->arrived,
@@ -176,7 +184,7 @@ void PassFfn::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, con
 }
 
 Event PassFfn::Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases) {
-  if (ranks_.has_value()) return RankExperts(layer_idx, store, leases);
+  if (ranks_ != nullptr) return RankExperts(layer_idx, store, leases);
   return IssueExperts(layer_idx, store, leases, [](int64_t) { return true; }, {});
 }
 
@@ -211,16 +219,16 @@ Event PassFfn::IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<con
     return num_rows_of(place) > 0 && is_wanted(store.layouts().expert_idx_of(place.key));
   });
   OperationCost cost;
-  for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
+  for (const ExpertPlace& place : taken->places) cost += CostOfExperts().Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
   after.insert(after.end(), taken->arrived.begin(), taken->arrived.end());
-  if (ranks_.has_value()) after.push_back(ranks_->outputs_sent());
+  if (ranks_ != nullptr) after.push_back(ranks_->outputs_sent());
   const Event computed =
       tasks_.Issue(ProcessorOf(store), label, cost, std::move(after),
                    [taken, layer_idx, this](Operations& operations) { RunExperts(operations, layer_idx, *taken); });
   if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
-  if (ranks_.has_value()) {
+  if (ranks_ != nullptr) {
     rank_experts_.push_back(computed);
     expected_s_ += args_.ranks->compute_time({.flops = cost.flops, .memory_bytes = cost.bytes});
   }
@@ -267,22 +275,24 @@ void PassFfn::RunExperts(Operations& operations, int64_t layer_idx, const TakenE
       FailExpert(operations, place, checked[i]);
     }
   }
-  if (ranks_.has_value()) operations.GatherInputs(experts);
+  if (ranks_ != nullptr) operations.GatherInputs(experts);
   operations.Experts(layer_idx, experts);
   if (args_.comm == CommFormat::kF32) return;
   const std::span<const int64_t> offsets = operations.activations().group_offsets;
   for (const ExpertToRun& expert : experts) {
     // Outputs for rows of other ranks are rounded when they are sent.
-    operations.RoundOutputs(ranks_.has_value() ? ranks_->OwnPlaces(expert.expert_idx)
-                                               : IndexRange{offsets[expert.expert_idx], offsets[expert.expert_idx + 1]},
-                            args_.comm);
+    if (ranks_ != nullptr) {
+      ranks_->RoundOwnOutputs(operations, expert.expert_idx);
+    } else {
+      operations.RoundOutputs({offsets[expert.expert_idx], offsets[expert.expert_idx + 1]}, args_.comm);
+    }
   }
 }
 
 void PassFfn::FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status) {
   const int64_t expert_idx = args_.experts->layouts().expert_idx_of(place.key);
   const std::vector<int64_t> rows = operations.ClearExpert(expert_idx);
-  if (ranks_.has_value()) ranks_->FailExpert(expert_idx, status);
+  if (ranks_ != nullptr) ranks_->FailExpert(expert_idx, status);
   for (const int64_t row_idx : rows) {
     if (row_idx < args_.batch.num_rows()) FailRow(row_idx, status);  // the others are of other ranks
   }
@@ -294,17 +304,14 @@ void PassFfn::FailRow(int64_t row_idx, const absl::Status& status) {
 }
 
 Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
-  PassRanks::Returned returned;
-  if (ranks_.has_value()) {
-    returned = ranks_->Finish(layer_idx);
+  std::function<void(Operations&)> combine = [rows](Operations& operations) { operations.Combine(rows); };
+  if (ranks_ != nullptr) {
+    ExpertExchange::Returned returned = ranks_->Finish(layer_idx);
+    combine = std::move(returned.combine);
     expert_outputs_.insert(expert_outputs_.end(), returned.received.begin(), returned.received.end());
   }
-  combined_ =
-      tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
-                   std::exchange(expert_outputs_, {}), [rows, places = returned.places](Operations& operations) {
-                     if (places != nullptr) operations.PlaceOutputs(rows, *places);
-                     operations.Combine(rows);
-                   });
+  combined_ = tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
+                           std::exchange(expert_outputs_, {}), std::move(combine));
   return combined_;
 }
 

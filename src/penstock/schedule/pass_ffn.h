@@ -14,8 +14,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/routing/router_scores.h"
+#include "penstock/schedule/expert_exchange.h"
 #include "penstock/schedule/pass_args.h"
-#include "penstock/schedule/pass_ranks.h"
 #include "penstock/schedule/pass_tasks.h"
 
 namespace penstock {
@@ -40,7 +40,7 @@ class PassFfn {
   // `brings_input`.
   Event HostGroup(RowRange rows, int64_t layer_idx);
   // Returns the event after which an expert's inputs are here; they come from other ranks. REQUIRES: Group().
-  Event InputsOf(int64_t expert_idx) const { return ranks_.has_value() ? ranks_->InputsOf(expert_idx) : Event(); }
+  Event InputsOf(int64_t expert_idx) const { return ranks_ != nullptr ? ranks_->InputsOf(expert_idx) : Event(); }
   // Computes the leased experts of `store` that the rows grouped last chose. Returns only when it is certain which of
   // them arrive; the others fail their rows. The caller holds the leases until the event. REQUIRES: for experts of the
   // host beside a device, HostGroup() of these rows.
@@ -73,6 +73,11 @@ class PassFfn {
   const PassProcessor& ProcessorOf(const ExpertStore& store) const {
     return &store == args_.experts ? args_.compute() : args_.host;
   }
+  // Returns the cost of experts, or of this rank's parts of them.
+  const ModelCost& CostOfExperts() const {
+    const bool is_cut = args_.ranks.has_value() && args_.ranks->cut_expert_cost != nullptr;
+    return is_cut ? *args_.ranks->cut_expert_cost : args_.cost;
+  }
   void IssueShared(RowRange rows, int64_t layer_idx);
   // Computes those of the leased experts for which `is_wanted` returns true, after these events.
   Event IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
@@ -101,8 +106,8 @@ class PassFfn {
   Event input_offloaded_;               // the experts' inputs of the rows routed last are on the host
   Events expert_outputs_;               // outputs of the host's experts are on the device
   MeanTopScores mean_scores_;
-  Event combined_;  // the last task of Combine()
-  std::optional<PassRanks> ranks_;
+  Event combined_;                         // the last task of Combine()
+  std::unique_ptr<ExpertExchange> ranks_;  // null: there is one rank
   std::vector<Event> rank_experts_;  // tasks that computed experts, and the seconds that they were expected to take
   double expected_s_ = 0;
 };

@@ -1,51 +1,19 @@
 #include "penstock/schedule/pass_ranks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
+#include "penstock/schedule/rank_message.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kMaxGroups = 32;
 
-// A message of outputs: rows of f32, then a trailer. It ends with four numbers. Before them come the failed experts,
-// the experts, and the text of a failure, padded to whole numbers.
-struct OutputsEnd {
-  int32_t num_experts = 0, num_failed = 0, fault = 0, text_bytes = 0;
-};
-
 TaskLabel ReceiveOutputsLabel(int64_t layer_idx) { return {.name = "receive outputs", .layer_idx = layer_idx}; }
-
-// Appends elements of `size_bytes` bytes to a message in a buffer.
-class MessageWriter {
- public:
-  explicit MessageWriter(std::span<std::byte> buffer) : buffer_(buffer) {}
-
-  void Add(const void* data, size_t num_bytes) {
-    std::byte* const to = Take(num_bytes);
-    if (num_bytes > 0) std::memcpy(to, data, num_bytes);
-  }
-  // Returns room for bytes that the caller writes.
-  std::byte* Take(size_t num_bytes) {
-    PENSTOCK_CHECK(size_ + num_bytes <= buffer_.size());
-    size_ += num_bytes;
-    return buffer_.data() + size_ - num_bytes;
-  }
-  template <typename T>
-  void Add(std::span<const T> values) {
-    Add(values.data(), values.size_bytes());
-  }
-  std::span<const std::byte> message() const { return buffer_.first(size_); }
-
- private:
-  std::span<std::byte> buffer_;
-  size_t size_ = 0;
-};
 
 }  // namespace
 
@@ -53,90 +21,20 @@ PassRanks::PassRanks(const PassArgs& args, PassTasks& tasks, FailRow fail_row)
     : args_(args),
       transfers_(args, tasks),
       fail_row_(std::move(fail_row)),
-      split_{args.ranks->communicator->rank(), args.ranks->communicator->num_ranks()},
-      here_(split_.ExpertsOf(args.config.num_experts)) {}
-
-Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) {
-  if (std::exchange(is_dispatched_, false)) routed_.clear();
-  auto own = std::make_shared<Routed>(Routed{.rows = rows, .choices = {}, .received = {}});
-  own->choices.resize(num_ranks());
-  routed_.push_back(own);
-  const auto bytes_of = [](int64_t num_choices) { return 4 * static_cast<uint64_t>(num_choices); };
-  const TaskLabel label{.name = "receive choices", .layer_idx = layer_idx};
-  const int64_t num_own = rows.size() * args_.config.num_topk;
-  const Event sent = transfers_.Send(
-      {.name = "send choices", .layer_idx = layer_idx}, bytes_of(num_own * (num_ranks() - 1)), {routed}, [this, rows] {
-        const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
-        return transfers_.ForEachOther(
-            [&](int rank) { return communicator().Send(rank, MessageStream::kPass, std::as_bytes(choices)); });
-      });
-  if (!args_.is_simulated()) {
-    own->received =
-        transfers_.Receive(label, bytes_of(num_own), {routed}, [this, own] { return ReceiveChoices(*own); });
-    return own->received;
-  }
-  const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
-  own->choices[split_.rank].assign(choices.begin(), choices.end());
-  const absl::Status told = transfers_.ForEachOther(
-      [&](int rank) { return SendSized(communicator(), rank, MessageStream::kPass, std::as_bytes(choices)); });
-  PENSTOCK_CHECK(told.ok());  // ranks in virtual time do not fail
-  int64_t num_received = 0;
-  const absl::Status heard = transfers_.ForEachOther([&](int rank) -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> message,
-                              ReceiveSized(communicator(), rank, MessageStream::kPass, kMaxMessageBytes));
-    own->choices[rank].resize(message.size() / sizeof(int32_t));
-    std::memcpy(own->choices[rank].data(), message.data(), message.size());
-    num_received += std::ssize(own->choices[rank]);
-    return absl::OkStatus();
-  });
-  PENSTOCK_CHECK(heard.ok());
-  own->received = transfers_.ReceiveSent(label, bytes_of(num_received), {}, nullptr, sent, [](int) { return true; });
-  return own->received;
-}
-
-absl::Status PassRanks::ReceiveChoices(Routed& routed) {
-  const std::span<const int32_t> choices = args_.host.operations->Choices(routed.rows);
-  routed.choices[split_.rank].assign(choices.begin(), choices.end());
-  incoming_.resize(static_cast<size_t>(activations().dims.max_rows * args_.config.num_topk));
-  return transfers_.ForEachOther([&](int rank) -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kPass,
-                                                                        std::as_writable_bytes(std::span(incoming_))));
-    const auto came = std::span(incoming_).first(size / sizeof(int32_t));
-    const bool is_valid = std::ranges::all_of(
-        came, [&](int32_t expert_idx) { return expert_idx >= 0 && expert_idx < args_.config.num_experts; });
-    if (!is_valid || came.size() % static_cast<size_t>(args_.config.num_topk) != 0) {
-      return MakeError(Fault::kInternal, fmt::format("rank {} sent choices that are none: do all ranks run the same "
-                                                     "schedule?",
-                                                     rank));
-    }
-    routed.choices[rank].assign(came.begin(), came.end());
-    return absl::OkStatus();
-  });
-}
+      split_{.rank = args.ranks->communicator->rank(), .num_ranks = args.ranks->communicator->num_ranks()},
+      here_(split_.ExpertsOf(args.config.num_experts)),
+      choices_(args, transfers_, /*has_weights=*/false) {}
 
 void PassRanks::ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const {
-  for (const std::shared_ptr<Routed>& routed : routed_) {
-    if (routed->rows.begin < rows.begin || routed->rows.end > rows.end) continue;
-    // An empty micro-batch lies within its neighbours, and its choices may still be on their way.
-    if (!args_.runtime.Done(routed->received)) continue;
-    for (const std::vector<int32_t>& choices : routed->choices) {
-      for (const int32_t expert_idx : choices) {
-        if (here_.contains(expert_idx)) visit(expert_idx);
-      }
-    }
-  }
+  choices_.ForEach(rows, [&](int32_t expert_idx) {
+    if (here_.contains(expert_idx)) visit(expert_idx);
+  });
 }
 
 std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_t layer_idx) {
   auto exchange = std::make_shared<Exchange>();
   exchange->rows = rows;
-  std::vector<std::vector<int32_t>> choices(num_ranks());
-  for (const std::shared_ptr<Routed>& routed : routed_) {
-    for (int rank = 0; rank < num_ranks(); ++rank) {
-      choices[rank].insert(choices[rank].end(), routed->choices[rank].begin(), routed->choices[rank].end());
-    }
-  }
-  is_dispatched_ = true;
+  const std::vector<std::vector<int32_t>> choices = choices_.Take().choices;
   PENSTOCK_CHECK(std::ssize(choices[split_.rank]) == rows.size() * args_.config.num_topk);
   PlanExchange(choices, *exchange);
   if (exchange_ != nullptr && exchange_->num_sent_outputs > 0) outputs_sent_ = exchange_->outputs_sent;
@@ -351,9 +249,9 @@ Event PassRanks::InputsOf(int64_t expert_idx) const {
   return exchange_->inputs_here[exchange_->group_of[expert_idx]];
 }
 
-IndexRange PassRanks::OwnPlaces(int64_t expert_idx) const {
+void PassRanks::RoundOwnOutputs(Operations& operations, int64_t expert_idx) const {
   const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks() + split_.rank;
-  return {first[0], first[1]};
+  operations.RoundOutputs({first[0], first[1]}, args_.comm);
 }
 
 absl::Status PassRanks::SendRows(const Exchange& exchange, int64_t group) {
@@ -448,7 +346,12 @@ PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
                                   return times[rank][0];
                                 });
   }
-  return {{exchange_, &exchange_->places}, {exchange_->rows_sent, exchange_->outputs_here}};
+  return {.combine =
+              [exchange = exchange_](Operations& operations) {
+                operations.PlaceOutputs(exchange->rows, exchange->places);
+                operations.Combine(exchange->rows);
+              },
+          .received = {exchange_->rows_sent, exchange_->outputs_here}};
 }
 
 absl::Status PassRanks::SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs) {
@@ -457,60 +360,35 @@ absl::Status PassRanks::SendOutputs(Exchange& exchange, std::span<const int64_t>
 
 absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs) {
   MessageWriter writer(activations().to_rank);
-  std::vector<int32_t> sent, failed;
-  std::string text;
-  OutputsEnd end;
+  OutputsTrailer trailer;
   const std::lock_guard<std::mutex> lock(exchange.mutex);
   for (const int64_t expert_idx : expert_idxs) {
     const auto first = exchange.output_offsets.begin() + expert_idx * num_ranks() + rank;
     if (first[1] == first[0]) continue;
-    sent.push_back(static_cast<int32_t>(expert_idx));
+    trailer.experts.push_back(static_cast<int32_t>(expert_idx));
     const int64_t dim = args_.config.model_dim;
     const std::span<const float> outputs = activations().expert_output.subspan(
         static_cast<size_t>(first[0] * dim), static_cast<size_t>((first[1] - first[0]) * dim));
     EncodeOutputs(args_.comm, outputs, dim, writer.Take(OutputBytes(first[1] - first[0])));
     const auto failure = std::ranges::find(exchange.failed, expert_idx, &std::pair<int64_t, absl::Status>::first);
     if (failure == exchange.failed.end()) continue;
-    failed.push_back(static_cast<int32_t>(expert_idx));
-    text = Message(failure->second).substr(0, kMaxReasonBytes);
-    end.fault = static_cast<int32_t>(FaultOf(failure->second));
+    trailer.failed.push_back(static_cast<int32_t>(expert_idx));
+    trailer.why = failure->second;
   }
-  if (sent.empty()) return absl::OkStatus();
-  text.resize((text.size() + 3) / 4 * 4, ' ');
-  end = {static_cast<int32_t>(sent.size()), static_cast<int32_t>(failed.size()), end.fault,
-         static_cast<int32_t>(text.size())};
-  writer.Add<char>(text);
-  writer.Add<int32_t>(sent);
-  writer.Add<int32_t>(failed);
-  writer.Add(&end, sizeof(end));
+  if (trailer.experts.empty()) return absl::OkStatus();
+  AddTrailer(trailer, writer);
   return communicator().Send(rank, MessageStream::kPass, writer.message());
 }
 
 absl::Status PassRanks::TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message) {
-  size_t left = message.size();  // bytes that have not been read, from the end
-  const auto take = [&](void* to, size_t num_bytes) {
-    PENSTOCK_CHECK(num_bytes <= left);
-    left -= num_bytes;
-    if (num_bytes > 0) std::memcpy(to, message.data() + left, num_bytes);
-  };
-  OutputsEnd end;
-  take(&end, sizeof(end));
-  const size_t num_experts = static_cast<size_t>(args_.config.num_experts);
-  PENSTOCK_CHECK(static_cast<size_t>(end.num_experts) <= num_experts &&
-                 static_cast<size_t>(end.num_failed) <= num_experts &&
-                 static_cast<size_t>(end.text_bytes) <= kMaxReasonBytes + 3);
-  std::vector<int32_t> failed(end.num_failed), sent(end.num_experts);
-  std::string text(end.text_bytes, '\0');
-  take(failed.data(), failed.size() * sizeof(int32_t));
-  take(sent.data(), sent.size() * sizeof(int32_t));
-  take(text.data(), text.size());
+  const OutputsMessage read = ReadTrailer(message, args_.config.num_experts);
   const ExpertRange experts = ExpertsOf(from);
   int64_t num_outputs = 0;
-  for (const int32_t expert_idx : sent) {
+  for (const int32_t expert_idx : read.trailer.experts) {
     PENSTOCK_CHECK(experts.contains(expert_idx));
     for (const int64_t i : exchange.choices_of[expert_idx]) exchange.places[i] = exchange.next_place + num_outputs++;
   }
-  PENSTOCK_CHECK(left == OutputBytes(num_outputs) && num_outputs <= exchange.outputs_left[from]);
+  PENSTOCK_CHECK(read.outputs_bytes == OutputBytes(num_outputs) && num_outputs <= exchange.outputs_left[from]);
   const int64_t dim = args_.config.model_dim;
   DecodeOutputs(args_.comm,
                 activations().expert_output.subspan(static_cast<size_t>(exchange.next_place * dim),
@@ -518,11 +396,9 @@ absl::Status PassRanks::TakeOutputs(Exchange& exchange, int from, std::span<cons
                 dim);
   exchange.next_place += num_outputs;
   exchange.outputs_left[from] -= num_outputs;
-  for (const int32_t expert_idx : failed) {
-    PENSTOCK_CHECK(experts.contains(expert_idx));
-    const absl::Status why = MakeError(static_cast<Fault>(end.fault), text);
+  for (const int32_t expert_idx : read.trailer.failed) {
     for (const int64_t i : exchange.choices_of[expert_idx]) {
-      fail_row_(exchange.rows.begin + i / args_.config.num_topk, why);
+      fail_row_(exchange.rows.begin + i / args_.config.num_topk, read.trailer.why);
     }
   }
   return absl::OkStatus();

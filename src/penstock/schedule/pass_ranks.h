@@ -1,14 +1,10 @@
-// The exchange of a pass with the other ranks that share the model's experts.
+// The exchange of experts that lie whole on one rank each.
 //
-// Each rank attends to its own sequences, and routes their rows. Then the ranks tell each other their choices. Each row
-// goes once to every rank that has experts for it. One output comes back for each of the row's experts. The home rank
-// adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
+// Each row goes once to every rank that has experts for it. One output comes back for each of the row's experts. The
+// home rank adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
 //
 // The experts of a rank form groups (schedule/expert_pipeline.h). Rows travel group by group. An expert can be computed
 // when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
-//
-// All ranks call these functions in the same order, with rows of their own, perhaps none. In a simulation they only
-// tell each other their choices, and when messages leave (schedule/rank_transfers.h).
 #pragma once
 
 #include <cstdint>
@@ -23,57 +19,35 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/parallel/rank_split.h"
+#include "penstock/schedule/expert_exchange.h"
 #include "penstock/schedule/expert_pipeline.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
+#include "penstock/schedule/rank_choices.h"
 #include "penstock/schedule/rank_transfers.h"
 #include "penstock/tensor/output_codes.h"
 
 namespace penstock {
 
-class PassRanks {
+class PassRanks : public ExpertExchange {
  public:
-  using FailRow = std::function<void(int64_t row_idx, const absl::Status& status)>;
-  // `args` (with ranks) and `tasks` must outlive the object and its tasks. Tasks call `fail_row` for own rows whose
-  // experts failed on another rank.
+  // `args` (with ranks) and `tasks` must outlive the object and its tasks.
   PassRanks(const PassArgs& args, PassTasks& tasks, FailRow fail_row);
 
-  // Exchanges the choices of these rows, which `routed` made, with those of the other ranks' rows.
-  Event ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed);
-  // Calls visit(expert) for each choice of an expert of this rank, by rows of any rank whose choices were exchanged
-  // together with these. REQUIRES: the event of ExchangeChoices() has happened.
-  void ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const;
-
-  // Sends the inputs of these rows to the ranks of their experts, and begins to receive inputs and outputs. Returns the
-  // assignments to this rank's experts. REQUIRES: ExchangeChoices() of all rows, and of no others since the last call.
-  std::shared_ptr<const RankAssignments> Dispatch(RowRange rows, int64_t layer_idx);
-  // Returns the event after which all inputs of an expert of this rank are here.
-  Event InputsOf(int64_t expert_idx) const;
-  // Returns the event after which outputs may be overwritten: those of earlier exchanges have been sent.
-  const Event& outputs_sent() const { return outputs_sent_; }
-  // Returns the places of an expert's outputs for this rank's rows. Called by tasks that compute.
-  IndexRange OwnPlaces(int64_t expert_idx) const;
-  int64_t GroupOf(int64_t expert_idx) const { return exchange_->group_of[expert_idx]; }
-  // Remembers that an expert of this rank has no outputs. Called by tasks, before the event `computed` of Return().
-  void FailExpert(int64_t expert_idx, const absl::Status& status);
-  // Sends the outputs of these experts to the ranks of their rows, after `computed`. Waits for more experts if there
-  // are few outputs.
-  void Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed);
-  // Sends the outputs that still wait. After the events, the rows may be overwritten, and the outputs for them are
-  // here, in the places that `places` then names, [rows.size(), num_topk].
-  struct Returned {
-    std::shared_ptr<const std::vector<int64_t>> places;
-    Events received;
-  };
-  Returned Finish(int64_t layer_idx);
+  Event ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) override {
+    return choices_.Exchange(rows, layer_idx, routed);
+  }
+  void ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const override;
+  std::shared_ptr<const RankAssignments> Dispatch(RowRange rows, int64_t layer_idx) override;
+  Event InputsOf(int64_t expert_idx) const override;
+  int64_t GroupOf(int64_t expert_idx) const override { return exchange_->group_of[expert_idx]; }
+  const Event& outputs_sent() const override { return outputs_sent_; }
+  void RoundOwnOutputs(Operations& operations, int64_t expert_idx) const override;
+  void FailExpert(int64_t expert_idx, const absl::Status& status) override;
+  void Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed) override;
+  Returned Finish(int64_t layer_idx) override;
 
  private:
-  // The choices of rows that were exchanged together.
-  struct Routed {
-    RowRange rows;                              // this rank's own
-    std::vector<std::vector<int32_t>> choices;  // [num_ranks][rows of that rank * num_topk]
-    Event received;                             // after it, choices may be read
-  };
   // The rows that come from another rank for one group: consecutive rows of ffn_input.
   struct Inputs {
     int64_t begin = 0;
@@ -121,13 +95,14 @@ class PassRanks {
   void PlanElsewhere(Exchange& exchange) const;
   // Returns the times by which all ranks choose the number of groups.
   PipelineTimes TimesOf(const std::vector<std::vector<int32_t>>& choices, std::span<const int64_t> rows_of) const;
-  ExpertRange ExpertsOf(int rank) const { return RankSplit{rank, num_ranks()}.ExpertsOf(args_.config.num_experts); }
+  ExpertRange ExpertsOf(int rank) const {
+    return RankSplit{.rank = rank, .num_ranks = num_ranks()}.ExpertsOf(args_.config.num_experts);
+  }
   // Calls visit(row_idx, group) for each row of a rank that has choices among these experts, with the first group that
   // needs it.
   void ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
                   absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const;
 
-  absl::Status ReceiveChoices(Routed& routed);
   absl::Status SendRows(const Exchange& exchange, int64_t group);
   // Takes messages until the rows of all groups before `end_group` are here, and with `outputs` all outputs, too.
   absl::Status Receive(Exchange& exchange, int64_t end_group, bool outputs);
@@ -148,11 +123,9 @@ class PassRanks {
   const FailRow fail_row_;
   const RankSplit split_;
   const ExpertRange here_;
-  std::vector<std::shared_ptr<Routed>> routed_;  // since the last Dispatch()
-  std::vector<int32_t> incoming_;                // of the lane from_ranks: choices as they arrive
-  bool is_dispatched_ = false;                   // routed_ belongs to rows that were dispatched
-  std::shared_ptr<Exchange> exchange_;           // of the last Dispatch()
-  Event outputs_sent_;                           // of all exchanges before it
+  RankChoices choices_;
+  std::shared_ptr<Exchange> exchange_;  // of the last Dispatch()
+  Event outputs_sent_;                  // of all exchanges before it
 };
 
 }  // namespace penstock

@@ -7,11 +7,23 @@
 
 namespace penstock {
 
+namespace {
+
+// Returns the config of a model whose experts are this rank's parts of them.
+ModelConfig WithPartsOfExperts(const PassSimulator::Args& args) {
+  ModelConfig config = args.config;
+  config.expert_dim = args.ranks.ColumnsOf(config.expert_dim, PanelCutUnit(args.formats.ffn)).size();
+  return config;
+}
+
+}  // namespace
+
 PassSimulator::PassSimulator(Args args)
     : args_(std::move(args)),
       cost_(args_.config, args_.formats),
       heads_config_(ConfigOfHeads(args_.config, HeadsOf(args_.config, args_.ranks))),
       heads_cost_(heads_config_, args_.formats),
+      cut_expert_cost_(WithPartsOfExperts(args_), args_.formats),
       layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes, args_.ranks),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
@@ -28,6 +40,7 @@ PassSimulator::PassSimulator(Args args)
             .link = link,
             .compute_time = args_.device.has_value() ? args_.rates.device_compute : args_.rates.host_compute,
             .clock = &runtime_};
+  if (args_.ranks.cuts_experts) ranks_->cut_expert_cost = &cut_expert_cost_;
   if (!args_.ranks.by_heads) return;
   ranks_->heads = {.config = &heads_config_,
                    .cost = &heads_cost_,

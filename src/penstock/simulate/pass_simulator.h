@@ -69,6 +69,7 @@ class PassSimulator {
   ModelCost cost_;
   ModelConfig heads_config_;  // of this rank's heads
   ModelCost heads_cost_;
+  ModelCost cut_expert_cost_;  // of this rank's part of an expert
   ExpertLayouts layouts_;
   SimulatedRuntime runtime_;
   LaneIdx host_lane_ = 0;

@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
   const MemoryPlan& plan = policy.plan;
   const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int num_ranks = plan.num_ranks;
-  const RankSplit last{num_ranks - 1, num_ranks};
+  const RankSplit last{.rank = num_ranks - 1, .num_ranks = num_ranks, .cuts_experts = plan.cuts_experts};
   const int64_t num_experts = last.ExpertsOf(fewer.num_experts).size() * fewer.num_moe_layers();
   const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_experts);
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
@@ -92,6 +92,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
     args.comm = inputs.plan.formats.comm;
     args.ffn_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.ffn, inputs.config.model_dim);
     args.ranks.by_heads = plan.shares_heads;
+    args.ranks.cuts_experts = plan.cuts_experts;
     args.attention_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.attention, inputs.config.model_dim);
   }
   return SimulatedRanks::Create(args, num_ranks);

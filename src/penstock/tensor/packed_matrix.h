@@ -93,6 +93,13 @@ uint64_t PanelBytes(WeightFormat format, int64_t inner_dim);
 inline int64_t NumPanels(int64_t num_cols) { return (num_cols + kPanelCols - 1) / kPanelCols; }
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim);
 
+// Returns the number of inputs between which panels can be cut, such that a part of a panel is a panel of fewer inputs:
+// from input `first` on, at PanelBytes(format, first). A multiple of kPanelCols. REQUIRES: !IsBlocks(format).
+constexpr int64_t PanelCutUnit(WeightFormat format) {
+  if (format == WeightFormat::kInt8) return kInt8Group;
+  return IsFloat(format) ? kPanelCols : kHqqBlock;
+}
+
 // Writes one panel from `num_cols` <= 32 consecutive rows of stored elements, each `inner_dim` long. Rounds the values
 // if the format has fewer bits. `source` and `target` must not overlap; `source` needs no alignment. REQUIRES:
 // IsFloat(format).

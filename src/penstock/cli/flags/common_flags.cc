@@ -57,7 +57,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
           "outputs of experts between ranks: auto, " + ChoiceNames(CommFormats()))
       .ShowDefault();
   AddFlag(app, "--parallel", flags.parallel,
-          "how ranks divide the model: auto, or attention=dp (by sequences) or tp (by heads), experts=ep (whole)")
+          "how ranks divide the model: auto, or attention=dp (by sequences) or tp (by heads), experts=ep (whole) or tp "
+          "(cut)")
       .ShowDefault();
   AddFlag(app, "--attention-window", engine.attention_window,
           "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")

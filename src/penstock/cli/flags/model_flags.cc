@@ -53,11 +53,12 @@ absl::Status ReadParallel(std::string_view text, Policy& policy) {
     const size_t equals = std::min(part.find('='), part.size());
     const std::string_view what = part.substr(0, equals), split = part.substr(std::min(equals + 1, part.size()));
     if (what == "attention") {
-      PENSTOCK_ASSIGN_OR_RETURN(policy.attention_split, ParseChoice("--parallel attention", split, AttentionSplits()));
-    } else if (what == "experts" && split == "tp") {
-      return UsageError("--parallel experts=tp: each expert lies whole on one rank; use experts=ep");
-    } else if (what != "experts" || (split != "ep" && split != kAuto)) {
-      return UsageError("--parallel '{}': expected auto, or attention=dp|tp and experts=ep, separated by a comma",
+      PENSTOCK_ASSIGN_OR_RETURN(policy.attention_parallel,
+                                ParseChoice("--parallel attention", split, AttentionParallels()));
+    } else if (what == "experts") {
+      PENSTOCK_ASSIGN_OR_RETURN(policy.expert_parallel, ParseChoice("--parallel experts", split, ExpertParallels()));
+    } else {
+      return UsageError("--parallel '{}': expected auto, or attention=dp|tp and experts=ep|tp, separated by a comma",
                         Printable(std::string(text)));
     }
     if (part.size() == rest.size()) return absl::OkStatus();

@@ -1,0 +1,135 @@
+// Proves that experts which are cut (--parallel experts=tp) give answers that depend on the number of ranks alone: not
+// on schedules, budgets, batches, or on how attention is divided. The answers differ from those of one rank by
+// rounding.
+#include <cmath>
+
+#include "penstock/memory/dense_weights.h"
+#include "penstock/memory/expert_layouts.h"
+#include "penstock/pack.h"
+#include "penstock/plan/loaded_model.h"
+#include "tests/engine/rank_runs.h"
+#include "tests/environment.h"
+
+namespace penstock {
+namespace {
+
+std::string PackedCopy(const std::string& model_dir, const std::string& quantize) {
+  const std::string store = testing::TempDir() + "/cut-experts-" + std::to_string(::getpid());
+  std::filesystem::remove_all(store);
+  const absl::Status status =
+      PackModel({.model_dir = model_dir, .output_dir = store, .quantize = quantize, .threads = 1}, nullptr, {});
+  EXPECT_TRUE(status.ok()) << status;
+  return store;
+}
+
+// Runs random combinations on `num_ranks` ranks, and returns the answers, which must all be equal.
+std::vector<Answer> AnswersOfCutExperts(EngineOptions options, int num_ranks, const std::vector<Request>& requests,
+                                        int num_combinations, Draw& draw) {
+  const auto model = LoadModel(options.model_dir);
+  EXPECT_TRUE(model.ok()) << model.status();
+  const bool shares_heads = CheckCutsHeads((*model)->weights, (*model)->config, num_ranks).ok();
+  options.policy.expert_parallel = ExpertParallel::kCut;
+  std::vector<Answer> first;
+  for (int i = 0; i < num_combinations && !testing::Test::HasFailure(); ++i) {
+    std::vector<RankRun> runs = RandomRuns(options, num_ranks, shares_heads, requests.size(), draw);
+    SCOPED_TRACE(Describe(runs));
+    RunRanks(requests, runs);
+    const std::vector<Answer> answers = AnswersOf(runs);
+    if (first.empty()) first = answers;
+    EXPECT_EQ(answers, first);
+  }
+  return first;
+}
+
+class CutExpertsTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(CutExpertsTest, AnswersDependOnTheNumberOfRanksOnly) {
+  const Golden golden(GetParam());
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions options{
+      .model_dir = PackedCopy(golden.dir(), "none"), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  Draw draw(FromEnvironment("PENSTOCK_TEST_SEED", 1));
+  const std::vector<Answer> cut = AnswersOfCutExperts(options, 2, requests, 4, draw);
+  const std::vector<Answer> whole = RunAll(options, requests);
+  ASSERT_EQ(cut.size(), whole.size());
+  for (size_t i = 0; i < cut.size(); ++i) {
+    EXPECT_EQ(cut[i].token_ids[0], whole[i].token_ids[0]);
+    EXPECT_NEAR(cut[i].logprobs[0], whole[i].logprobs[0], golden.is_bf16() ? 0.05 : 1e-4);
+  }
+}
+
+// The golden models whose experts have more than 32 columns: others cannot be cut.
+INSTANTIATE_TEST_SUITE_P(Models, CutExpertsTest,
+                         testing::Values("gptoss-odd", "mixtral-bf16", "mixtral-f16", "mixtral-odd", "mixtral-sliding",
+                                         "mixtral-tiny", "phimoe-odd", "phimoe-tiny"),
+                         GoldenName);
+
+// Codes of weights, parts of panels that are read one by one, and three ranks with unequal parts.
+TEST(CutExperts, QuantisedExpertsAreCutBetweenGroups) {
+  std::vector<Request> requests;
+  for (TokenId first = 10; first < 16; ++first) {
+    Request request{.prompt_ids = {first, first + 100, first + 7, 42, first}};
+    request.sampling.max_tokens = 6;
+    request.sampling.logprobs = 1;
+    requests.push_back(request);
+  }
+  Draw draw(FromEnvironment("PENSTOCK_TEST_SEED", 1));
+  for (const auto& [quantize, num_ranks, tolerance] : {std::tuple("none", 3, 1e-3), std::tuple("int8", 2, 0.05)}) {
+    SCOPED_TRACE(quantize);
+    EngineOptions options{.model_dir = PackedCopy(PENSTOCK_SOURCE_DIR "/models/penstock-demo", quantize),
+                          .memory_bytes = 128 << 20,
+                          .threads = 1,
+                          .context_length = 64};
+    const std::vector<Answer> cut = AnswersOfCutExperts(options, num_ranks, requests, 5, draw);
+    const std::vector<Answer> whole = RunAll(options, requests);
+    ASSERT_EQ(cut.size(), whole.size());
+    for (size_t i = 0; i < cut.size(); ++i) EXPECT_NEAR(cut[i].logprobs[0], whole[i].logprobs[0], tolerance);
+  }
+}
+
+// Rank 1 cannot read its part of some experts. Only the requests that want them fail.
+TEST(CutExperts, APartThatCannotBeReadFailsTheRequestsThatWantIt) {
+  const Golden golden("mixtral-tiny");
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions options{
+      .model_dir = PackedCopy(golden.dir(), "none"), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  options.policy.expert_parallel = ExpertParallel::kCut;
+  Draw draw(1);
+  const std::vector<Answer> expected = AnswersOfCutExperts(options, 2, requests, 1, draw);
+  options.memory_bytes = MinBudgetOfRank(options, 1, 2);
+  size_t num_answered = 0, num_failed_elsewhere = 0;
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    std::vector<RankRun> runs(2);
+    for (RankRun& run : runs) run.options = options;
+    runs[1].faults = {.failed_reads = 0.005, .seed = seed};
+    for (size_t idx = 0; idx < requests.size(); ++idx) runs[idx % 2].request_idxs.push_back(idx);
+    RunRanks(requests, runs);
+    for (const RankRun& run : runs) {
+      EXPECT_TRUE(run.status.ok()) << run.status;
+      for (const auto& [idx, answer] : run.answers) EXPECT_EQ(answer, expected[idx]);
+      for (const absl::Status& failure : run.failures) {
+        EXPECT_THAT(Message(failure), testing::HasSubstr("injected"));
+      }
+      num_answered += run.answers.size();
+    }
+    num_failed_elsewhere += runs[0].failures.size();
+  }
+  EXPECT_GT(num_answered, 0);
+  EXPECT_GT(num_failed_elsewhere, 0);
+}
+
+TEST(CutExperts, ExpertsThatAreNotPackedAreRefused) {
+  std::vector<RankRun> runs(2);
+  for (RankRun& run : runs) {
+    run.options = {.model_dir = Golden("mixtral-tiny").dir(), .memory_bytes = 64 << 20, .threads = 1};
+    run.options.policy.expert_parallel = ExpertParallel::kCut;
+  }
+  RunRanks({}, runs);
+  for (const RankRun& run : runs) {
+    EXPECT_EQ(FaultOf(run.status), Fault::kUsage);
+    EXPECT_THAT(Message(run.status), testing::HasSubstr("penstock pack"));
+  }
+}
+
+}  // namespace
+}  // namespace penstock
