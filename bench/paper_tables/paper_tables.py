@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Simulates the throughput tables of MoE-Lightning and Klotski with our own schedules on described hardware, and writes
-docs/paper-tables.md: paper, simulated and their ratio side by side.
+"""Simulates the tables of MoE-Lightning, Klotski, HybriMoE and EPS-MoE with our own schedules on described hardware, and
+writes docs/paper-tables.md: paper, simulated and their ratio side by side.
 
 Every row is one `penstock simulate`, or one `penstock plan` where the papers search for the policy (scaling).
 --verbose prints the command lines.
@@ -16,6 +16,8 @@ import tempfile
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import penstock_program  # noqa: E402
+
+import eps_moe  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
@@ -119,7 +121,7 @@ choices. "Nothing ahead" asks no gate.
 INTRODUCTION = """# The papers' tables, simulated
 
 `make paper-tables` (bench/paper_tables/paper_tables.py) writes this page. It has MoE-Lightning's Tables 4 and
-5 and its scaling over several T4s, HybriMoE's speed-ups, and Klotski's Table 3.
+5 and its scaling over several T4s, HybriMoE's speed-ups, Klotski's Table 3, and EPS-MoE's gains.
 
 **No row has been run on its hardware.** Our schedules' own code runs in virtual time
 ([planning.md](planning.md)) on machines that are described. A simulation knows nothing of a rival's code but
@@ -288,8 +290,10 @@ def hybrimoe_table(simulations):
 
 
 def document(simulations):
+    machines = MACHINES | {name: (f"{hardware}, --network {network}", eps_moe.SOURCES[name])
+                           for name, (hardware, network) in eps_moe.MACHINES.items()}
     text = INTRODUCTION.format(
-        machines="\n".join(f"| {name} | `{spec}` | {source} |" for name, (spec, source) in MACHINES.items()),
+        machines="\n".join(f"| {name} | `{spec}` | {source} |" for name, (spec, source) in machines.items()),
         rivals="\n".join(f"| {name} | {source} |" for name, (_, source) in RIVALS.items()))
     text += "\n## MoE-Lightning, Table 5: MT-Bench under S1, answers of 128\n\n" + lightning_table(
         simulations, "S1", MTBENCH, TABLE5, 0)
@@ -299,6 +303,7 @@ def document(simulations):
     text += "\n## MoE-Lightning over several T4s\n\n" + scaling_table(simulations)
     text += "\n## HybriMoE over a fixed mapping\n\n" + HYBRIMOE_TEXT + "\n" + hybrimoe_table(simulations)
     text += "\n## Klotski, Table 3: prompts of 512, answers of 32\n" + klotski_tables(simulations)
+    text += eps_moe.EpsTables(simulations, mark).text()
     return text
 
 

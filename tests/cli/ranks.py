@@ -110,6 +110,22 @@ def check_probe(ranks):
     assert json.loads(done.stdout)["schedules"][0]["lanes"]["to_ranks"] > 0, done.stdout
 
 
+def check_cut_experts(ranks):
+    """Answers of experts that are cut depend on the number of ranks, so a job must go on with as many."""
+    store, output = ranks.folder / "store", ranks.folder / "cut.jsonl"
+    ranks.penstock.run("pack", "--model", program.DEMO_MODEL, "--output", store, "--quiet")
+    cut = ["--parallel", "experts=tp"]
+    code, stderr = ranks.run(2, output, *cut, model=store)
+    assert code == 0, f"exit {code}: {stderr}"
+    other = ranks.folder / "cut2.jsonl"
+    code, stderr = ranks.run(2, other, "--parallel", "attention=tp,experts=tp", "--memory", "20MiB", model=store)
+    assert code == 0 and program.sorted_by_id(other) == program.sorted_by_id(output), stderr
+    code, stderr = ranks.run(3, output, "--resume", *cut, model=store)
+    assert code == 2 and "experts_cut_for_ranks" in stderr, (code, stderr)
+    code, stderr = ranks.run(2, ranks.folder / "refused.jsonl", *cut)
+    assert code == 2 and "penstock pack" in stderr, (code, stderr)
+
+
 def check_faults(ranks, expected, rng, num_kills, num_stops, whole_s):
     """Kills or stops random ranks at random times, and continues each job with another number of ranks."""
     num_done = num_partial = num_hung = 0
@@ -171,10 +187,12 @@ def main():
         for number, (num_ranks, budget, schedule) in enumerate(rng.sample(cases, 8)):
             output, policy = folder / f"case{number}.jsonl", folder / f"policy{number}.json"
             policy.write_text(json.dumps({"expert_groups": rng.randint(0, 4)}))
+            split = rng.choice(([], ["--parallel", "attention=tp"]))
             code, stderr = ranks.run(num_ranks, output, "--memory", budget, "--schedule", schedule, "--batch-size", 4,
-                                     "--policy", policy)
+                                     "--policy", policy, *split)
             assert code == 0, f"{num_ranks} ranks, {budget}, {schedule}: exit {code}: {stderr}"
             assert program.sorted_by_id(output) == expected, f"{num_ranks} ranks, {budget}, {schedule}: other bytes"
+        check_cut_experts(ranks)
         start = time.monotonic()
         ranks.run(2, folder / "timed.jsonl")
         num_partial, num_hung = check_faults(ranks, expected, rng, args.kills, args.stops, time.monotonic() - start)

@@ -155,13 +155,17 @@ TEST(SimulatedRanks, GroupsHideTheExchange) {
   EXPECT_GT(plain_s - SimulateAll(scenario).seconds, 0.7 * experts_s);
 }
 
-// The chosen number of groups is within 5 % of the best of a sweep, and never slower than the plain form.
+// The chosen number of groups is within 5 % of the best of a sweep (7 % with 8 ranks, which have 4 experts each), and
+// never slower than the plain form.
 TEST(SimulatedRanks, TheChosenNumberOfGroupsIsNearlyTheBest) {
   for (const ScheduleKind schedule : {ScheduleKind::kOnDemand, ScheduleKind::kKlotski, ScheduleKind::kZigzag}) {
     for (const double bytes_per_s : {2e7, 1e8, 1e9, 1e10}) {
-      for (const int64_t num_rows : {1, 16, 512}) {
-        RanksScenario scenario{
-            .num_rows = num_rows, .network_bytes_per_s = bytes_per_s, .schedule = schedule, .skew = 1.1};
+      for (const auto& [num_ranks, num_rows] : {std::pair(2, 1), {2, 16}, {2, 512}, {8, 16}, {8, 128}}) {
+        RanksScenario scenario{.num_ranks = num_ranks,
+                               .num_rows = num_rows,
+                               .network_bytes_per_s = bytes_per_s,
+                               .schedule = schedule,
+                               .skew = 1.1};
         const double chosen_s = SimulateAll(scenario).seconds;
         double best_s = chosen_s, plain_s = 0;
         for (scenario.expert_groups = 1; scenario.expert_groups <= 16; ++scenario.expert_groups) {
@@ -169,8 +173,9 @@ TEST(SimulatedRanks, TheChosenNumberOfGroupsIsNearlyTheBest) {
           if (scenario.expert_groups == 1) plain_s = seconds;
           best_s = std::min(best_s, seconds);
         }
-        SCOPED_TRACE(testing::Message() << TraitsOf(schedule).name << ", " << bytes_per_s << " B/s, " << num_rows);
-        EXPECT_LE(chosen_s, 1.05 * best_s);
+        SCOPED_TRACE(testing::Message() << TraitsOf(schedule).name << ", " << bytes_per_s << " B/s, " << num_ranks
+                                        << " ranks, " << num_rows);
+        EXPECT_LE(chosen_s, (num_ranks == 2 ? 1.05 : 1.07) * best_s);
         EXPECT_LE(chosen_s, plain_s / 0.98);
       }
     }

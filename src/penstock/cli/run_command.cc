@@ -145,6 +145,9 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (options.comm_dtype.value_or(CommFormat::kF32) != CommFormat::kF32) {
     flags.job.engine_settings.emplace_back("comm_dtype", ChoiceName(options.comm_dtype, CommFormats()));
   }
+  if (ranks.communicator != nullptr && options.policy.expert_parallel == ExpertParallel::kCut) {
+    flags.job.engine_settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
+  }
   if (options.attention_window > 0) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
     flags.job.engine_settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));

@@ -122,29 +122,33 @@ void PassRanks::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exc
 
 PipelineTimes PassRanks::TimesOf(const std::vector<std::vector<int32_t>>& choices,
                                  std::span<const int64_t> rows_of) const {
-  const std::vector<int64_t> no_groups(rows_of.size());
   std::vector<int64_t> rows_out(num_ranks()), rows_in(num_ranks()), outputs_out(num_ranks()), outputs_in(num_ranks());
+  std::vector<int> rank_of(rows_of.size());  // of each expert
   double compute_s = 0;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     const ExpertRange experts = ExpertsOf(rank);
     TaskCost cost;
     for (int64_t expert_idx = experts.first; expert_idx < experts.end; ++expert_idx) {
+      rank_of[expert_idx] = rank;
       if (rows_of[expert_idx] == 0) continue;
       const OperationCost of_expert = args_.cost.Expert(rows_of[expert_idx]);
       cost.flops += of_expert.flops;
       cost.memory_bytes += of_expert.bytes;
     }
     compute_s = std::max(compute_s, args_.ranks->compute_time(cost));
-    for (int home = 0; home < num_ranks(); ++home) {
-      if (home == rank) continue;
-      int64_t num_rows = 0;
-      ForEachRow(choices[home], experts, no_groups, [&](int64_t, int64_t) { ++num_rows; });
-      const int64_t num_outputs =
-          std::ranges::count_if(choices[home], [&](int32_t expert_idx) { return experts.contains(expert_idx); });
-      rows_out[home] += num_rows;
-      rows_in[rank] += num_rows;
-      outputs_out[rank] += num_outputs;
-      outputs_in[home] += num_outputs;
+  }
+  const int64_t num_topk = args_.config.num_topk;
+  std::vector<int64_t> last_row(num_ranks());  // 1 + the last row that a rank gets from the home
+  for (int home = 0; home < num_ranks(); ++home) {
+    std::ranges::fill(last_row, 0);
+    for (int64_t i = 0; i < std::ssize(choices[home]); ++i) {
+      const int rank = rank_of[choices[home][i]];
+      if (rank == home) continue;
+      ++outputs_out[rank];
+      ++outputs_in[home];
+      if (std::exchange(last_row[rank], i / num_topk + 1) == i / num_topk + 1) continue;
+      ++rows_out[home];
+      ++rows_in[rank];
     }
   }
   const auto max_of = [](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
@@ -156,7 +160,7 @@ PipelineTimes PassRanks::TimesOf(const std::vector<std::vector<int32_t>>& choice
           .compute_s = compute_s,
           .outputs_s = static_cast<double>(OutputBytes(static_cast<int64_t>(max_of(outputs_out, outputs_in)))) /
                        link.bytes_per_s,
-          .group_s = link.latency_s * (num_ranks() - 1),
+          .group_s = link.latency_s,  // messages to several ranks are under way together
           .choices_per_row = static_cast<double>(std::reduce(outputs_in.begin(), outputs_in.end())) /
                              std::max<double>(1, static_cast<double>(std::reduce(rows_in.begin(), rows_in.end())))};
 }
