@@ -132,6 +132,7 @@ class EngineImpl : public InstrumentedEngine {
   EngineStats stats_;
   SamplingParams default_sampling_;
 
+  kernels::Isa isa_ = kernels::Isa::kScalar;
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Recorders> recorders_;
@@ -160,8 +161,8 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   PENSTOCK_RETURN_IF_ERROR(CheckRange("threads", options.threads, kMaxThreads));
   auto engine = std::unique_ptr<EngineImpl>(new EngineImpl());
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
-  PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
-  engine->kernels_ = &kernels::KernelsFor(isa);
+  PENSTOCK_ASSIGN_OR_RETURN(engine->isa_, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
+  engine->kernels_ = &kernels::KernelsFor(engine->isa_);
   engine->communicator_ = hooks.communicator;
   PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
@@ -169,7 +170,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   // An engine is open when it is open on all ranks.
   if (hooks.communicator != nullptr) PENSTOCK_RETURN_IF_ERROR(WaitForRanks(*hooks.communicator));
   engine->stats_.load_s = SecondsSince(start);
-  LogDebug("kernels: {}", kernels::IsaName(isa));
+  LogDebug("kernels: {}", kernels::IsaName(engine->isa_));
   return engine;
 }
 
@@ -198,9 +199,13 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
   }
   if (communicator_ != nullptr) {
-    const std::string identity = fmt::format(
-        "model {}, formats {} {} {} {}", info_.fingerprint, info_.dtype, static_cast<int>(plan_->formats.activations),
-        static_cast<int>(plan_->formats.kv), static_cast<int>(plan_->formats.comm));
+    // Rows of bf16 are in pairs only where the processor multiplies these.
+    const bool has_pairs =
+        plan_->formats.rows.ffn == kernels::RowFormat::kBF16 && isa_ == kernels::Isa::kAvx512Bf16;
+    const std::string identity =
+        fmt::format("model {}, formats {} {} {} {}, pairs {}", info_.fingerprint, info_.dtype,
+                    static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv),
+                    static_cast<int>(plan_->formats.comm), has_pairs);
     PENSTOCK_RETURN_IF_ERROR(AgreeOnOptions(*communicator_, identity, policy().plan, options, room.caller));
     PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
   }

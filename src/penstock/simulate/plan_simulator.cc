@@ -90,10 +90,15 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
     if (link == nullptr) return UsageError("the hardware has no link {}: give --network", kRankLink);
     args.link = *link;
     args.comm = inputs.plan.formats.comm;
-    args.ffn_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.ffn, inputs.config.model_dim);
+    // A host keeps rows of bf16 in the form of its instruction set, which may be floats.
+    const auto row_bytes = [&](kernels::RowFormat format) {
+      const bool is_half = policy.device.has_value() && format == kernels::RowFormat::kBF16;
+      return is_half ? 2 * inputs.config.model_dim : kernels::RowBytes(format, inputs.config.model_dim);
+    };
+    args.ffn_row_bytes = row_bytes(inputs.plan.formats.rows.ffn);
     args.ranks.by_heads = plan.shares_heads;
     args.ranks.cuts_experts = plan.cuts_experts;
-    args.attention_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.attention, inputs.config.model_dim);
+    args.attention_row_bytes = row_bytes(inputs.plan.formats.rows.attention);
   }
   return SimulatedRanks::Create(args, num_ranks);
 }
