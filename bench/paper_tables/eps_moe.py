@@ -68,7 +68,7 @@ class EpsTables:
             share = ms / times[0]
             cells = ("", "", "") if paper is None else (f"{paper}", self.mark(ms / paper), f"{paper / rows[0][2]:.2f}")
             text += (f"| {name} | {cells[0]} | {ms:.2f} | {cells[1]} | {cells[2]} | "
-                     f"{f'{share:.2f}' if paper is None else self.mark(share, paper / rows[0][2]) } |\n")
+                     f"{f'{share:.2f}' if paper is None else self.mark(share, paper / rows[0][2])} |\n")
         return text
 
     def deepseek(self):
@@ -94,7 +94,8 @@ class EpsTables:
         batches = (1, 2, 4)
         submitted = {(name, batch): self.submit(MIXTRAL, "E1", 4, 4096, batch, 2, groups, parallel=parallel)
                      for name, parallel, groups in splits for batch in batches}
-        text = ("| | paper, less than TP + TP | " + " | ".join(f"{4 * batch} prompts, ms | less" for batch in batches) + " |\n"
+        columns = " | ".join(f"{4 * batch} prompts, ms | less" for batch in batches)
+        text = (f"| | paper, less than TP + TP | {columns} |\n"
                 "| --- | --- |" + " --- | --- |" * len(batches) + "\n")
         base = {batch: submitted[splits[0][0], batch].result() for batch in batches}
         for name, _, _ in splits:

@@ -15,9 +15,8 @@ import sys
 import tempfile
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-import penstock_program  # noqa: E402
-
 import eps_moe  # noqa: E402
+import penstock_program  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"

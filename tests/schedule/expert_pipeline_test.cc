@@ -1,6 +1,6 @@
 // Proves that the expert pipeline takes its rules from EPS-MoE: one group is the plain sum, the best number of groups
 // is never slower than one, and follows N* = sqrt(C / k).
-#include "penstock/schedule/expert_pipeline.h"
+#include "penstock/schedule/ranks/expert_pipeline.h"
 
 #include <algorithm>
 #include <cmath>

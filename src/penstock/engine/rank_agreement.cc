@@ -22,9 +22,10 @@ absl::Status AgreeOnOptions(Communicator& communicator, std::string_view identit
   PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(communicator, MessageStream::kSteps, bytes, kMaxBytes));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (std::ranges::equal(all[rank], bytes)) continue;
-    return UsageError("rank {} has another model, other formats, another schedule, or with --dtype bf16 another "
-                      "instruction set, than rank {}",
-                      rank, communicator.rank());
+    return UsageError(
+        "rank {} has another model, other formats, another schedule, or with --dtype bf16 another "
+        "instruction set, than rank {}",
+        rank, communicator.rank());
   }
   const std::array<int64_t, 5> values = {
       -plan.batch_size, -plan.prefill_chunk, plan.schedule == ScheduleKind::kOnDemand ? 0 : 1,

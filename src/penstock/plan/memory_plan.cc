@@ -212,6 +212,29 @@ absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& m
          (in.batch_size > 0 ? left : PassShare(left, num_experts - num_slots, in.slot_bytes));
 }
 
+// Returns all experts of this rank.
+int64_t NumExperts(const PlanInputs& in) { return ExpertsOfLayer(in) * in.config->num_moe_layers(); }
+
+// Returns a plan for passes of this size, with what does not depend on the rest of the budget.
+MemoryPlan PlanOfSize(const PlanInputs& in, const PassSize& size) {
+  MemoryPlan plan;
+  plan.budget_bytes = in.budget_bytes;
+  plan.fixed_bytes = in.fixed_bytes;
+  plan.dense_bytes = in.dense_bytes;
+  plan.batch_size = size.batch_size;
+  plan.prefill_chunk = size.prefill_chunk;
+  plan.micro_batch_size = in.micro_batch_size;
+  plan.context_length = in.context_length;
+  plan.num_experts_total = NumExperts(in);
+  plan.num_ranks = in.num_ranks;
+  plan.experts_of_layer = ExpertsOfLayer(in);
+  plan.shares_heads = in.heads != nullptr;
+  plan.cuts_experts = in.cuts_experts;
+  plan.kv_page_bytes = PageBytes(in);
+  plan.activation_bytes = HostActivationBytes(in, size);
+  return plan;
+}
+
 absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size, uint64_t kv_bytes,
                                       int64_t num_experts) {
   DevicePlan plan;
@@ -263,7 +286,7 @@ int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvForm
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
-  const int64_t num_experts = ExpertsOfLayer(in) * in.config->num_moe_layers();
+  const int64_t num_experts = NumExperts(in);
   const int64_t min_slots = std::min(num_experts, in.min_slots);
   const PassSize min = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
                         .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kMinChunk};
@@ -291,23 +314,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   }
   const PassSize size = GrowPass(in, min, shares);
 
-  MemoryPlan plan;
-  plan.budget_bytes = in.budget_bytes;
-  plan.fixed_bytes = in.fixed_bytes;
-  plan.dense_bytes = in.dense_bytes;
-  plan.batch_size = size.batch_size;
-  plan.prefill_chunk = size.prefill_chunk;
-  plan.micro_batch_size = in.micro_batch_size;
-  plan.context_length = in.context_length;
-  plan.num_experts_total = num_experts;
-  plan.num_ranks = in.num_ranks;
-  plan.experts_of_layer = ExpertsOfLayer(in);
-  plan.shares_heads = in.heads != nullptr;
-  plan.cuts_experts = in.cuts_experts;
-  plan.kv_page_bytes = PageBytes(in);
-  plan.activation_bytes = HostActivationBytes(in, size);
+  MemoryPlan plan = PlanOfSize(in, size);
   // With a given batch size, the places may share fewer pages than planned_positions asks for.
-  const uint64_t page_bytes = PageBytes(in);
+  const uint64_t page_bytes = plan.kv_page_bytes;
   const uint64_t page_texts =
       PrefixCache::kBytesPerPage + (HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position);
   const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;

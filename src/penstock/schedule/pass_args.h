@@ -21,7 +21,7 @@
 #include "penstock/runtime/runtime.h"
 #include "penstock/runtime/simulated_runtime.h"
 #include "penstock/schedule/lane_rates.h"
-#include "penstock/schedule/rank_rows.h"
+#include "penstock/schedule/ranks/rank_rows.h"
 
 namespace penstock {
 
@@ -58,9 +58,10 @@ struct PassRankLanes {
   LaneIdx from_ranks_lane = 0;
   std::optional<RankHeads> heads = std::nullopt;
   const ModelCost* cut_expert_cost = nullptr;  // of a rank's part of an expert, if the ranks cut them
-  int64_t expert_groups = 0;       // groups of a rank's experts (schedule/expert_pipeline.h); 0: chosen by these times:
-  Link link = {};                  // between two ranks
-  TaskDuration compute_time = {};  // of experts
+  int64_t expert_groups =
+      0;           // groups of a rank's experts (schedule/ranks/expert_pipeline.h); 0: chosen by these times:
+  Link link = {};  // between two ranks
+  TaskDuration compute_time = {};     // of experts
   SimulatedRuntime* clock = nullptr;  // only in a simulation: the pass's runtime; all ranks begin passes at one time
 };
 

@@ -3,7 +3,7 @@
 // - On the processor that computes the layers, if the KV cache lies in its memory: Attend().
 // - On a device, with the KV cache in DRAM: Attend() stages the KV entries of each micro-batch on the device, one
 //   micro-batch ahead, and copies new entries back.
-// - On several ranks that share the heads: Attend() (schedule/pass_heads.h).
+// - On several ranks that share the heads: Attend() (schedule/ranks/pass_heads.h).
 // - On the host, beside a device: PreAttention() to PostAttention(), with q, k and v copied down and results copied up.
 //
 // Each call issues a task (some calls: a few) and returns the event of its end.
@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "penstock/schedule/pass_args.h"
-#include "penstock/schedule/pass_heads.h"
 #include "penstock/schedule/pass_tasks.h"
+#include "penstock/schedule/ranks/pass_heads.h"
 
 namespace penstock {
 

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "penstock/schedule/pass_cut_experts.h"
-#include "penstock/schedule/pass_ranks.h"
+#include "penstock/schedule/ranks/pass_cut_experts.h"
+#include "penstock/schedule/ranks/pass_whole_experts.h"
 
 namespace penstock {
 
@@ -21,7 +21,7 @@ PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
   if (args.ranks->cut_expert_cost != nullptr) {
     ranks_ = std::make_unique<PassCutExperts>(args, tasks, fail);
   } else {
-    ranks_ = std::make_unique<PassRanks>(args, tasks, fail);
+    ranks_ = std::make_unique<PassWholeExperts>(args, tasks, fail);
   }
 }
 

@@ -14,9 +14,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/routing/router_scores.h"
-#include "penstock/schedule/expert_exchange.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
+#include "penstock/schedule/ranks/expert_exchange.h"
 
 namespace penstock {
 

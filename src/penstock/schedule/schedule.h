@@ -39,7 +39,7 @@ struct ScheduleOptions {
   int64_t hot_experts = 0;  // maximum fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // layers before a layer that predict its experts; 0 to kMaxPathLength
   HybridRule hybrid_rule = HybridRule::kBalanced;
-  int64_t expert_groups = 0;                       // on several ranks (schedule/expert_pipeline.h); 0: chosen
+  int64_t expert_groups = 0;                       // on several ranks (schedule/ranks/expert_pipeline.h); 0: chosen
   PredictorKind predictor = PredictorKind::kNone;  // names the experts that hybrid fetches ahead
 };
 

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
-#include "penstock/schedule/rank_transfers.h"
+#include "penstock/schedule/ranks/rank_transfers.h"
 
 namespace penstock {
 

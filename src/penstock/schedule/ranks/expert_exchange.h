@@ -2,7 +2,7 @@
 //
 // Each rank has rows of its own, and routes them. All ranks call these functions in the same order, with rows of their
 // own, perhaps none. In a simulation they only tell each other their choices, and when messages leave
-// (schedule/rank_transfers.h).
+// (schedule/ranks/rank_transfers.h).
 #pragma once
 
 #include <cstdint>

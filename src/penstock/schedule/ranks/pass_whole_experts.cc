@@ -1,4 +1,4 @@
-#include "penstock/schedule/pass_ranks.h"
+#include "penstock/schedule/ranks/pass_whole_experts.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,7 +6,7 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
-#include "penstock/schedule/rank_message.h"
+#include "penstock/schedule/ranks/rank_message.h"
 
 namespace penstock {
 namespace {
@@ -17,7 +17,7 @@ TaskLabel ReceiveOutputsLabel(int64_t layer_idx) { return {.name = "receive outp
 
 }  // namespace
 
-PassRanks::PassRanks(const PassArgs& args, PassTasks& tasks, FailRow fail_row)
+PassWholeExperts::PassWholeExperts(const PassArgs& args, PassTasks& tasks, FailRow fail_row)
     : args_(args),
       transfers_(args, tasks),
       fail_row_(std::move(fail_row)),
@@ -25,13 +25,13 @@ PassRanks::PassRanks(const PassArgs& args, PassTasks& tasks, FailRow fail_row)
       here_(split_.ExpertsOf(args.config.num_experts)),
       choices_(args, transfers_, /*has_weights=*/false) {}
 
-void PassRanks::ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const {
+void PassWholeExperts::ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const {
   choices_.ForEach(rows, [&](int32_t expert_idx) {
     if (here_.contains(expert_idx)) visit(expert_idx);
   });
 }
 
-std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_t layer_idx) {
+std::shared_ptr<const RankAssignments> PassWholeExperts::Dispatch(RowRange rows, int64_t layer_idx) {
   auto exchange = std::make_shared<Exchange>();
   exchange->rows = rows;
   const std::vector<std::vector<int32_t>> choices = choices_.Take().choices;
@@ -75,7 +75,7 @@ std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_
   return {exchange, &exchange->own};
 }
 
-void PassRanks::PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
+void PassWholeExperts::PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
   exchange.own_choices = choices[split_.rank];
   exchange.next_group.resize(num_ranks());
   exchange.outputs_left.resize(num_ranks());
@@ -87,7 +87,7 @@ void PassRanks::PlanExchange(const std::vector<std::vector<int32_t>>& choices, E
 
 // Chooses the number of groups, and cuts the experts of each rank into groups of about equally many rows. No group is
 // empty if there are enough experts.
-void PassRanks::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
+void PassWholeExperts::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
   std::vector<int64_t> rows_of(args_.config.num_experts);
   for (const std::vector<int32_t>& of_rank : choices) {
     for (const int32_t expert_idx : of_rank) ++rows_of[expert_idx];
@@ -120,8 +120,8 @@ void PassRanks::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exc
   }
 }
 
-PipelineTimes PassRanks::TimesOf(const std::vector<std::vector<int32_t>>& choices,
-                                 std::span<const int64_t> rows_of) const {
+PipelineTimes PassWholeExperts::TimesOf(const std::vector<std::vector<int32_t>>& choices,
+                                        std::span<const int64_t> rows_of) const {
   std::vector<int64_t> rows_out(num_ranks()), rows_in(num_ranks()), outputs_out(num_ranks()), outputs_in(num_ranks());
   std::vector<int> rank_of(rows_of.size());  // of each expert
   double compute_s = 0;
@@ -165,8 +165,9 @@ PipelineTimes PassRanks::TimesOf(const std::vector<std::vector<int32_t>>& choice
                              std::max<double>(1, static_cast<double>(std::reduce(rows_in.begin(), rows_in.end())))};
 }
 
-void PassRanks::ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
-                           absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const {
+void PassWholeExperts::ForEachRow(std::span<const int32_t> choices, ExpertRange experts,
+                                  std::span<const int64_t> group_of,
+                                  absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const {
   const int64_t num_topk = args_.config.num_topk;
   for (int64_t row = 0; row < std::ssize(choices) / num_topk; ++row) {
     int64_t first_group = kMaxGroups;
@@ -179,7 +180,7 @@ void PassRanks::ForEachRow(std::span<const int32_t> choices, ExpertRange experts
 
 // Gives places to the assignments of all ranks' rows to this rank's experts: by expert, then by rank and row. Gives
 // rows of ffn_input to the rows of other ranks: by rank, then by group.
-void PassRanks::PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
+void PassWholeExperts::PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
   const int64_t num_topk = args_.config.num_topk;
   const int64_t num_experts = args_.config.num_experts;
   std::vector<int64_t>& offsets = exchange.output_offsets;
@@ -228,7 +229,7 @@ void PassRanks::PlanHere(const std::vector<std::vector<int32_t>>& choices, Excha
 }
 
 // Lists this rank's rows and choices by the ranks and experts that compute them.
-void PassRanks::PlanElsewhere(Exchange& exchange) const {
+void PassWholeExperts::PlanElsewhere(Exchange& exchange) const {
   exchange.sent_rows.assign(exchange.num_groups, std::vector<std::vector<int64_t>>(num_ranks()));
   exchange.choices_of.resize(args_.config.num_experts);
   for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -246,19 +247,19 @@ void PassRanks::PlanElsewhere(Exchange& exchange) const {
   }
 }
 
-Event PassRanks::InputsOf(int64_t expert_idx) const {
+Event PassWholeExperts::InputsOf(int64_t expert_idx) const {
   const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks();
   const int64_t num_own = first[split_.rank + 1] - first[split_.rank];
   if (first[num_ranks()] - first[0] == num_own) return {};
   return exchange_->inputs_here[exchange_->group_of[expert_idx]];
 }
 
-void PassRanks::RoundOwnOutputs(Operations& operations, int64_t expert_idx) const {
+void PassWholeExperts::RoundOwnOutputs(Operations& operations, int64_t expert_idx) const {
   const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks() + split_.rank;
   operations.RoundOutputs({first[0], first[1]}, args_.comm);
 }
 
-absl::Status PassRanks::SendRows(const Exchange& exchange, int64_t group) {
+absl::Status PassWholeExperts::SendRows(const Exchange& exchange, int64_t group) {
   return transfers_.ForEachOther([&](int rank) -> absl::Status {
     const std::vector<int64_t>& rows = exchange.sent_rows[group][rank];
     if (rows.empty()) return absl::OkStatus();
@@ -270,7 +271,7 @@ absl::Status PassRanks::SendRows(const Exchange& exchange, int64_t group) {
   });
 }
 
-absl::Status PassRanks::Receive(Exchange& exchange, int64_t end_group, bool outputs) {
+absl::Status PassWholeExperts::Receive(Exchange& exchange, int64_t end_group, bool outputs) {
   for (;;) {
     // Any message of a rank that still owes some for this exchange is taken. So its sender need not wait.
     std::vector<int> owing;
@@ -303,12 +304,12 @@ absl::Status PassRanks::Receive(Exchange& exchange, int64_t end_group, bool outp
   }
 }
 
-void PassRanks::FailExpert(int64_t expert_idx, const absl::Status& status) {
+void PassWholeExperts::FailExpert(int64_t expert_idx, const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(exchange_->mutex);
   exchange_->failed.emplace_back(expert_idx, status);
 }
 
-void PassRanks::Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed) {
+void PassWholeExperts::Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed) {
   Exchange& exchange = *exchange_;
   for (const int64_t expert_idx : expert_idxs) {
     const auto first = exchange.output_offsets.begin() + expert_idx * num_ranks();
@@ -322,7 +323,7 @@ void PassRanks::Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, 
   if (exchange.num_groups > 1 && exchange.num_waiting_outputs > of_group / 2) IssueReturn(layer_idx);
 }
 
-void PassRanks::IssueReturn(int64_t layer_idx) {
+void PassWholeExperts::IssueReturn(int64_t layer_idx) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   const int64_t num_outputs = std::exchange(exchange->num_waiting_outputs, 0);
   const bool is_first = exchange->num_sent_outputs == 0;
@@ -338,7 +339,7 @@ void PassRanks::IssueReturn(int64_t layer_idx) {
   exchange->sending_outputs.end_s = sending.end_s;
 }
 
-PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
+PassWholeExperts::Returned PassWholeExperts::Finish(int64_t layer_idx) {
   if (exchange_->num_waiting_outputs > 0) IssueReturn(layer_idx);
   PENSTOCK_CHECK(exchange_->num_sent_outputs == exchange_->num_outputs_elsewhere);
   if (args_.is_simulated()) {
@@ -358,11 +359,11 @@ PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
           .received = {exchange_->rows_sent, exchange_->outputs_here}};
 }
 
-absl::Status PassRanks::SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs) {
+absl::Status PassWholeExperts::SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs) {
   return transfers_.ForEachOther([&](int rank) -> absl::Status { return SendOutputsTo(rank, exchange, expert_idxs); });
 }
 
-absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs) {
+absl::Status PassWholeExperts::SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs) {
   MessageWriter writer(activations().to_rank);
   OutputsTrailer trailer;
   const std::lock_guard<std::mutex> lock(exchange.mutex);
@@ -384,7 +385,7 @@ absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<co
   return communicator().Send(rank, MessageStream::kPass, writer.message());
 }
 
-absl::Status PassRanks::TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message) {
+absl::Status PassWholeExperts::TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message) {
   const OutputsMessage read = ReadTrailer(message, args_.config.num_experts);
   const ExpertRange experts = ExpertsOf(from);
   int64_t num_outputs = 0;

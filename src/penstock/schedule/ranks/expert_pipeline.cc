@@ -1,4 +1,4 @@
-#include "penstock/schedule/expert_pipeline.h"
+#include "penstock/schedule/ranks/expert_pipeline.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,8 +3,8 @@
 // Each row goes once to every rank that has experts for it. One output comes back for each of the row's experts. The
 // home rank adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
 //
-// The experts of a rank form groups (schedule/expert_pipeline.h). Rows travel group by group. An expert can be computed
-// when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
+// The experts of a rank form groups (schedule/ranks/expert_pipeline.h). Rows travel group by group. An expert can be
+// computed when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/parallel/rank_split.h"
-#include "penstock/schedule/expert_exchange.h"
-#include "penstock/schedule/expert_pipeline.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
-#include "penstock/schedule/rank_choices.h"
-#include "penstock/schedule/rank_transfers.h"
+#include "penstock/schedule/ranks/expert_exchange.h"
+#include "penstock/schedule/ranks/expert_pipeline.h"
+#include "penstock/schedule/ranks/rank_choices.h"
+#include "penstock/schedule/ranks/rank_transfers.h"
 #include "penstock/tensor/output_codes.h"
 
 namespace penstock {
 
-class PassRanks : public ExpertExchange {
+class PassWholeExperts : public ExpertExchange {
  public:
   // `args` (with ranks) and `tasks` must outlive the object and its tasks.
-  PassRanks(const PassArgs& args, PassTasks& tasks, FailRow fail_row);
+  PassWholeExperts(const PassArgs& args, PassTasks& tasks, FailRow fail_row);
 
   Event ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) override {
     return choices_.Exchange(rows, layer_idx, routed);

@@ -1,11 +1,11 @@
-#include "penstock/schedule/pass_cut_experts.h"
+#include "penstock/schedule/ranks/pass_cut_experts.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
-#include "penstock/schedule/rank_message.h"
+#include "penstock/schedule/ranks/rank_message.h"
 
 namespace penstock {
 

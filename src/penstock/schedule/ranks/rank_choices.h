@@ -8,7 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/schedule/pass_args.h"
-#include "penstock/schedule/rank_transfers.h"
+#include "penstock/schedule/ranks/rank_transfers.h"
 
 namespace penstock {
 

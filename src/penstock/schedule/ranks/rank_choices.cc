@@ -1,4 +1,4 @@
-#include "penstock/schedule/rank_choices.h"
+#include "penstock/schedule/ranks/rank_choices.h"
 
 #include <algorithm>
 #include <cstring>

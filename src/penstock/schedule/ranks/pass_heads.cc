@@ -1,4 +1,4 @@
-#include "penstock/schedule/pass_heads.h"
+#include "penstock/schedule/ranks/pass_heads.h"
 
 #include <algorithm>
 #include <utility>

@@ -15,11 +15,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "penstock/schedule/expert_exchange.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
-#include "penstock/schedule/rank_choices.h"
-#include "penstock/schedule/rank_transfers.h"
+#include "penstock/schedule/ranks/expert_exchange.h"
+#include "penstock/schedule/ranks/rank_choices.h"
+#include "penstock/schedule/ranks/rank_transfers.h"
 #include "penstock/tensor/output_codes.h"
 
 namespace penstock {

@@ -1,4 +1,4 @@
-#include "penstock/schedule/rank_transfers.h"
+#include "penstock/schedule/ranks/rank_transfers.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "penstock/schedule/rank_message.h"
+#include "penstock/schedule/ranks/rank_message.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "penstock/schedule/rank_rows.h"
+#include "penstock/schedule/ranks/rank_rows.h"
 
 #include <cstring>
 
