@@ -58,6 +58,8 @@ def flag_rows():
                          ("--seed", ("x", "-1", "1.5", "18446744073709551616")),
                          ("--prefill-chunk", ("0", "65537")), ("--dtype", ("f8", "", "F32")), ("--kv-dtype", ("int4",)),
                          ("--comm-dtype", ("f16",)),
+                         ("--parallel", ("", "tp", "attention", "attention=", "attention=ep", "experts=dp", "attention=tp,",
+                                         "attention=tp;experts=ep", "heads=tp")),
                          ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
         for value in values:
             yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"),

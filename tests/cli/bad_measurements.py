@@ -220,7 +220,9 @@ def planning_rows():
     for flags, words in ((["--ranks=0"], "--ranks"), (["--ranks=300", "--network=1gbe"], "--ranks"),
                          (["--ranks=2"], "--network"), (["--ranks=2", "--network=string"], "10gbe"),
                          (["--ranks=200", "--network=1gbe"], "each rank needs at least one"),
-                         (["--comm-dtype=f64"], "comm-dtype")):
+                         (["--comm-dtype=f64"], "comm-dtype"),
+                         (["--ranks=200", "--network=1gbe", "--parallel=attention=tp"], "KV heads for 200 ranks"),
+                         (["--ranks=200", "--network=1gbe", "--parallel=experts=tp"], "cannot be cut for 200 ranks")):
         yield "L12", f"simulate {' '.join(flags)}", usage([*simulate, *flags], words)
     yield "L12", "a plot of nothing", usage([*simulate, "--plot=x"], "--plot draws a --sweep")
 

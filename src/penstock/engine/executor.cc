@@ -143,8 +143,7 @@ absl::Status Executor::CreateHeads(const Args& args, const HeadRange& heads) {
                                                 HeadDimsOf(args.policy.plan, pool_->num_workers())));
   heads_->operations = std::make_unique<HostOperations>(
       OpContext{heads_->config, args.kernels, args.pool, args.formats.rows, *host_.dense, heads_->activations});
-  ranks_->heads = {.config = &heads_->config,
-                   .cost = &heads_->cost,
+  ranks_->heads = {.cost = &heads_->cost,
                    .row_bytes = kernels::RowBytes(args.formats.rows.attention, config.model_dim),
                    .operations = heads_->operations.get(),
                    .kv = {}};

@@ -44,8 +44,7 @@ struct PassDevice {
 
 // This rank's share of the attention heads, if the ranks share them.
 struct RankHeads {
-  const ModelConfig* config = nullptr;  // of a model that has only these heads, like `cost`
-  const ModelCost* cost = nullptr;
+  const ModelCost* cost = nullptr;   // of a model that has only these heads
   int64_t row_bytes = 0;             // of a row of gemm_input
   Operations* operations = nullptr;  // with activations for the rows of all ranks; null in a simulation
   KvLayer kv;                        // layer 0 in the KV cache's pages

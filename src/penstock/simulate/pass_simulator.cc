@@ -42,11 +42,7 @@ PassSimulator::PassSimulator(Args args)
             .clock = &runtime_};
   if (args_.ranks.cuts_experts) ranks_->cut_expert_cost = &cut_expert_cost_;
   if (!args_.ranks.by_heads) return;
-  ranks_->heads = {.config = &heads_config_,
-                   .cost = &heads_cost_,
-                   .row_bytes = args_.attention_row_bytes,
-                   .operations = nullptr,
-                   .kv = {}};
+  ranks_->heads = {.cost = &heads_cost_, .row_bytes = args_.attention_row_bytes, .operations = nullptr, .kv = {}};
 }
 
 absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) {

@@ -69,6 +69,7 @@ class Reader {
   int64_t NextCount(int64_t num_words) {
     return Next((std::ssize(words_) - static_cast<int64_t>(next_)) / num_words + 1);
   }
+  bool is_broken() const { return is_broken_; }
   bool is_done() const { return next_ == words_.size() && !is_broken_; }
 
  private:
@@ -82,7 +83,7 @@ absl::Status ReadCopies(Reader& reader, bool is_own, KvCache* cache) {
   const int64_t num_pages = cache == nullptr ? 0 : cache->num_pages();
   for (int64_t left = reader.NextCount(2); left > 0; --left) {
     const KvPageId from{reader.Next(num_pages)}, to{reader.Next(num_pages)};
-    if (!is_own && cache != nullptr) PENSTOCK_RETURN_IF_ERROR(cache->RepeatCopy(reader.rank(), {from, to}));
+    if (!is_own && cache != nullptr && !reader.is_broken()) PENSTOCK_RETURN_IF_ERROR(cache->RepeatCopy(reader.rank(), {from, to}));
   }
   return absl::OkStatus();
 }
