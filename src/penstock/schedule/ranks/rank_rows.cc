@@ -83,7 +83,8 @@ absl::Status ReadCopies(Reader& reader, bool is_own, KvCache* cache) {
   const int64_t num_pages = cache == nullptr ? 0 : cache->num_pages();
   for (int64_t left = reader.NextCount(2); left > 0; --left) {
     const KvPageId from{reader.Next(num_pages)}, to{reader.Next(num_pages)};
-    if (!is_own && cache != nullptr && !reader.is_broken()) PENSTOCK_RETURN_IF_ERROR(cache->RepeatCopy(reader.rank(), {from, to}));
+    if (!is_own && cache != nullptr && !reader.is_broken())
+      PENSTOCK_RETURN_IF_ERROR(cache->RepeatCopy(reader.rank(), {from, to}));
   }
   return absl::OkStatus();
 }
