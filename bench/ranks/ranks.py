@@ -257,7 +257,7 @@ class Workload:
     """Requests, and the flags with which each rank computes its share of them in as few steps as possible."""
 
     def __init__(self, name, count, prompt_tokens, new_tokens, num_ranks):
-        self.name = name
+        self.name, self.spec = name, f"prompt={prompt_tokens},gen={new_tokens},requests={count}"
         numbers = random.Random(1)
         # Log-probabilities are in the answers because tokens alone would hide small differences.
         self.requests = [{"prompt": [numbers.randrange(3, 4000) for _ in range(prompt_tokens)], "max_tokens": new_tokens,
@@ -366,6 +366,22 @@ class Bench:
                 "busy": {name: lane["busy"] / whole_s for name, lane in numbers["lanes"].items()},
                 "sent_bytes": int(sent_bytes * tokens / rows)}
 
+    def probe(self, model):
+        """Measures rank 0's machine and the network; returns the file."""
+        output = self.folder / "probe.json"
+        done, _ = self.mpirun("probe", "--quiet", "--model", model, "--output", output)
+        penstock_program.succeeded(done)
+        return output
+
+    def predicted_s(self, model, workload, form, hardware):
+        policy = self.folder / "policy.json"
+        policy.write_text(json.dumps({} if form == "auto" else {"expert_groups": int(form)}))
+        program = penstock_program.Program(self.args.penstock, False)
+        result = program.json("simulate", "--model", model, "--hardware", hardware, "--ranks", self.args.ranks, "--threads",
+                              self.args.threads, "--memory", self.memory, "--policy", policy, "--workload", workload.spec,
+                              "--schedule", "on-demand", *workload.flags, *shlex.split(self.args.penstock_flags))
+        return result["schedules"][0]["seconds"][workload.name]
+
     def check_answers(self, model, workload, form, output):
         lines = sorted(output.read_bytes().splitlines())
         if len(lines) != len(workload.requests):
@@ -430,6 +446,24 @@ def write_traces(bench, models, workloads, links, forms):
                     link_text = "unlimited" if link == UNLIMITED else f"{link:g}gbit"
                     name = f"{pathlib.Path(model).name}-{workload.name}-{link_text}-{form}.json"
                     bench.run(model, workload, form, "--trace", folder / name)
+
+
+def print_predictions(bench, records, models, workloads, links, forms):
+    print("\n| model | link | workload | form | measured, s | predicted | predicted / measured |\n"
+          "| --- | --- | --- | --- | --- | --- | --- |")
+    for model in models:
+        for link in links:
+            bench.network.limit(link)
+            hardware = bench.probe(model)
+            for workload in workloads:
+                for form in forms:
+                    measured = statistics.median(
+                        record["seconds"] for record in records
+                        if (record["model"], record["workload"], record["link"], record["form"]) ==
+                        (model, workload.name, link, form))
+                    predicted = bench.predicted_s(model, workload, form, hardware)
+                    print(f"| {pathlib.Path(model).name} | {link_name(link)} | {workload.name} | {form} | {measured:.2f} | "
+                          f"{predicted:.2f} | {predicted / measured:.2f} |", flush=True)
 
 
 def busy_text(busy):
@@ -512,6 +546,8 @@ def parse_args():
     parser.add_argument("--patience", type=float, default=0, metavar="S", help="seconds that may be lost, in all, to "
                         "other processes: waiting for them, and repeating runs that they disturbed (%(default)s)")
     parser.add_argument("--trace", metavar="DIR", help="then run each case once more, and keep Chrome traces of all ranks")
+    parser.add_argument("--predict", action="store_true", help="then measure each link with penstock probe, and compare "
+                        "what penstock simulate predicts from it")
     parser.add_argument("--output", help="JSON of all measurements, one line each")
     args = parser.parse_args()
     args.links = [UNLIMITED, *map(float, args.rates.split(","))]
@@ -547,6 +583,8 @@ def compare(args, network, folder):
     for model in args.model:
         print_table(records, model, *cases[1:], base)
     print(FORMULA.format(base=base, least=LEAST_EXCHANGE))
+    if args.predict:
+        print_predictions(bench, records, *cases)
     if disturbed := sum(record["other_cpus"] > MANY_CPUS for record in records):
         bench.notes.add(f"note: in {disturbed} of {len(records)} runs other processes used more than {MANY_CPUS} CPUs: the "
                         "times are not comparable")
