@@ -49,6 +49,9 @@ TEST_P(CutExpertsTest, AnswersDependOnTheNumberOfRanksOnly) {
   EngineOptions options{
       .model_dir = PackedCopy(golden.dir(), "none"), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
   Draw draw(FromEnvironment("PENSTOCK_TEST_SEED", 1));
+  options.comm_dtype = CommFormat::kInt8;
+  (void)AnswersOfCutExperts(options, 2, requests, 3, draw);
+  options.comm_dtype = CommFormat::kF32;
   const std::vector<Answer> cut = AnswersOfCutExperts(options, 2, requests, 4, draw);
   const std::vector<Answer> whole = RunAll(options, requests);
   ASSERT_EQ(cut.size(), whole.size());

@@ -62,7 +62,7 @@ inline void RunRank(Communicator& communicator, const std::vector<Request>& requ
 }
 
 inline void RunRanks(const std::vector<Request>& requests, std::vector<RankRun>& runs) {
-  const auto communicators = MakeLocalCommunicators(static_cast<int>(runs.size()));
+  const auto communicators = MakeLocalCommunicators(static_cast<int>(runs.size()), kEagerBytes);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < runs.size(); ++rank) {
     threads.emplace_back([&, rank] { RunRank(*communicators[rank], requests, runs[rank]); });

@@ -78,5 +78,26 @@ TEST(LocalCommunicator, AnAbortEndsTheWaitingOfAllRanks) {
   EXPECT_EQ(ranks[1]->Send(0, MessageStream::kSteps, {}), waited);
 }
 
+// Messages that wait for their receivers, of different sizes: no two ranks wait for each other.
+TEST(CommunicatorTest, LargeMessagesAreGatheredToo) {
+  for (const int num_ranks : {2, 3, 5}) {
+    for (const size_t size : {size_t{10}, kEagerBytes, size_t{100'000}}) {
+      const auto ranks = MakeLocalCommunicators(num_ranks, kEagerBytes);
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+          const std::vector<std::byte> own(size + static_cast<size_t>(rank), static_cast<std::byte>(rank));
+          const auto messages = AllGatherSized(*ranks[rank], MessageStream::kSteps, own).value();
+          for (int other = 0; other < num_ranks; ++other) {
+            EXPECT_EQ(messages[other].size(), size + static_cast<size_t>(other));
+            EXPECT_EQ(messages[other].back(), static_cast<std::byte>(other));
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace penstock

@@ -45,7 +45,7 @@ TEST(RankRows, AllRanksLearnTheRowsPagesAndCopiesOfAll) {
       ASSERT_TRUE(caches[rank].Copy(KvPageId{1}, KvPageId{4}).ok());
       RowBatch batch;
       for (int64_t pos = 0; pos < rank; ++pos) batch.AddRow(7, pos, lists[rank], 40, {}, 12);
-      batch.AddRow(7, 9, lists[rank], 41, {}, 13);
+      batch.AddRow(7, 20, lists[rank], 41, {}, 13);
       auto gathered = GatherRankRows(*communicators[rank], batch, std::vector<RowRange>{{0, rank}, {rank, rank + 1}},
                                      &caches[rank]);
       ASSERT_TRUE(gathered.ok()) << gathered.status();
@@ -59,7 +59,7 @@ TEST(RankRows, AllRanksLearnTheRowsPagesAndCopiesOfAll) {
     EXPECT_EQ(all.micro_batches[0].all, (RowRange{0, 3}));
     EXPECT_EQ(all.micro_batches[1].all, (RowRange{3, 6}));
     EXPECT_THAT(all.micro_batches[0].of_rank, testing::ElementsAre(RowRange{0, 0}, RowRange{0, 1}, RowRange{1, 3}));
-    EXPECT_THAT(all.batch.positions, testing::ElementsAre(0, 0, 1, 9, 9, 9));
+    EXPECT_THAT(all.batch.positions, testing::ElementsAre(0, 0, 1, 20, 20, 20));
     EXPECT_THAT(all.batch.prompt_lengths, testing::ElementsAre(12, 12, 12, 13, 13, 13));
     EXPECT_NE(all.batch.sequence_ids[3], all.batch.sequence_ids[4]);
     EXPECT_EQ(all.batch.sequence_ids[1], all.batch.sequence_ids[2]);

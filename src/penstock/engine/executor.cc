@@ -141,6 +141,11 @@ absl::Status Executor::CreateHeads(const Args& args, const HeadRange& heads) {
   PENSTOCK_ASSIGN_OR_RETURN(heads_->activations,
                             Activations::Create(host_memory(), config, args.formats.rows,
                                                 HeadDimsOf(args.policy.plan, pool_->num_workers())));
+  if (host_.activations.dims.max_rows * 4 * config.attended_dim() > static_cast<int64_t>(kMaxMessageBytes)) {
+    return UsageError(
+        "--parallel attention=tp: what the heads attend to in a step is more than a message holds: give a "
+        "smaller --prefill-chunk or --batch-size");
+  }
   heads_->operations = std::make_unique<HostOperations>(
       OpContext{heads_->config, args.kernels, args.pool, args.formats.rows, *host_.dense, heads_->activations});
   ranks_->heads = {.cost = &heads_->cost,

@@ -1,7 +1,7 @@
 // One engine over several ranks, for whoever runs requests on rank 0.
 //
 // Rank 0 deals requests to the ranks and orders their steps; the others obey (ServeRank). All ranks share the experts
-// (schedule/ranks/pass_whole_experts.h), and each has KV pages for its own requests. So an answer does not depend on
+// (schedule/ranks/expert_exchange.h), and each has KV pages for its own requests. So an answer does not depend on
 // the rank.
 #pragma once
 

@@ -145,16 +145,19 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOutColumns(const FfnTensors& tenso
 }
 
 absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
+  const auto has_experts = [](const LayerTensors& layer) { return !layer.experts.empty(); };
+  if (std::ranges::none_of(map.layers, has_experts))
+    return UsageError("--parallel experts=tp: the model has no experts");
   for (const LayerTensors& layer : map.layers) {
     for (const FfnTensors& expert : layer.experts) {
       for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
-        if (IsReady(*tensor) && tensor->packed == layer.experts[0].down_proj->packed) continue;
+        if (IsReady(*tensor) && PanelCutUnit(*tensor->packed) == ExpertCutUnit(map)) continue;
         return UsageError(
-            "--parallel experts=tp: {}: only experts of a packed store in {} can be cut (penstock pack); use "
-            "experts=ep",
-            tensor->name, "f32, bf16, int8 or hqq");
+            "--parallel experts=tp: {}: only experts of a packed store in f32, bf16, int8 or hqq can be cut (penstock "
+            "pack); use experts=ep",
+            tensor->name);
       }
-      const int64_t unit = PanelCutUnit(*expert.down_proj->packed), expert_dim = expert.down_proj->shape[1];
+      const int64_t unit = ExpertCutUnit(map), expert_dim = expert.down_proj->shape[1];
       if (expert_dim > unit * (num_ranks - 1)) continue;
       return UsageError("--parallel experts=tp: {} columns cannot be cut for {} ranks in groups of {}; use experts=ep",
                         expert_dim, num_ranks, unit);
@@ -165,7 +168,9 @@ absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
 
 int64_t ExpertCutUnit(const WeightMap& map) {
   for (const LayerTensors& layer : map.layers) {
-    if (!layer.experts.empty()) return PanelCutUnit(*layer.experts[0].down_proj->packed);
+    if (layer.experts.empty()) continue;
+    const TensorInfo& down = *layer.experts[0].down_proj;
+    if (IsReady(down)) return PanelCutUnit(*down.packed);
   }
   return kPanelCols;
 }

@@ -16,17 +16,22 @@ namespace {
 // The messages on their way between all ranks of a process.
 class Mailboxes {
  public:
-  explicit Mailboxes(int num_ranks)
-      : num_ranks_(num_ranks), boxes_(static_cast<size_t>(num_ranks) * num_ranks * kNumMessageStreams) {}
+  Mailboxes(int num_ranks, size_t eager_bytes)
+      : num_ranks_(num_ranks),
+        eager_bytes_(eager_bytes),
+        boxes_(static_cast<size_t>(num_ranks) * num_ranks * kNumMessageStreams) {}
 
   int num_ranks() const { return num_ranks_; }
 
   absl::Status Put(int from, int to, MessageStream stream, std::span<const std::byte> bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     if (!aborted_.ok()) return aborted_;
-    BoxOf(from, to, stream).emplace_back(bytes.begin(), bytes.end());
-    arrived_.notify_all();
-    return absl::OkStatus();
+    Box& box = BoxOf(from, to, stream);
+    box.messages.emplace_back(bytes.begin(), bytes.end());
+    const int64_t number = ++box.num_put;
+    changed_.notify_all();
+    if (bytes.size() > eager_bytes_) changed_.wait(lock, [&] { return box.num_taken >= number || !aborted_.ok(); });
+    return aborted_;
   }
 
   struct Message {
@@ -36,32 +41,39 @@ class Mailboxes {
   absl::StatusOr<Message> Take(std::span<const int> ranks, int to, MessageStream stream) {
     std::unique_lock<std::mutex> lock(mutex_);
     auto from = ranks.end();
-    arrived_.wait(lock, [&] {
-      from = std::ranges::find_if(ranks, [&](int rank) { return !BoxOf(rank, to, stream).empty(); });
+    changed_.wait(lock, [&] {
+      from = std::ranges::find_if(ranks, [&](int rank) { return !BoxOf(rank, to, stream).messages.empty(); });
       return from != ranks.end() || !aborted_.ok();
     });
     if (!aborted_.ok()) return aborted_;
-    std::deque<std::vector<std::byte>>& box = BoxOf(*from, to, stream);
-    Message message{*from, std::move(box.front())};
-    box.pop_front();
+    Box& box = BoxOf(*from, to, stream);
+    Message message{*from, std::move(box.messages.front())};
+    box.messages.pop_front();
+    ++box.num_taken;
+    changed_.notify_all();
     return message;
   }
 
   void Abort(const absl::Status& why) {
     const std::lock_guard<std::mutex> lock(mutex_);
     aborted_.Update(why);
-    arrived_.notify_all();
+    changed_.notify_all();
   }
 
  private:
-  std::deque<std::vector<std::byte>>& BoxOf(int from, int to, MessageStream stream) {
+  struct Box {
+    std::deque<std::vector<std::byte>> messages;
+    int64_t num_put = 0, num_taken = 0;
+  };
+  Box& BoxOf(int from, int to, MessageStream stream) {
     return boxes_[(static_cast<size_t>(from) * num_ranks_ + to) * kNumMessageStreams + static_cast<size_t>(stream)];
   }
 
   const int num_ranks_;
+  const size_t eager_bytes_;
   std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::vector<std::deque<std::vector<std::byte>>> boxes_;  // [num_ranks, num_ranks, kNumMessageStreams]
+  std::condition_variable changed_;
+  std::vector<Box> boxes_;  // [num_ranks, num_ranks, kNumMessageStreams]
   absl::Status aborted_;
 };
 
@@ -124,7 +136,7 @@ absl::StatusOr<std::vector<std::byte>> ReceiveSized(Communicator& communicator, 
 
 absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& communicator, MessageStream stream,
                                                               std::span<const std::byte> own, size_t max_bytes) {
-  PENSTOCK_CHECK(own.size() <= max_bytes);
+  PENSTOCK_CHECK(own.size() <= max_bytes && max_bytes <= kEagerBytes);
   std::vector<std::vector<std::byte>> all(communicator.num_ranks());
   for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
     if (rank != communicator.rank()) PENSTOCK_RETURN_IF_ERROR(communicator.Send(rank, stream, own));
@@ -137,6 +149,30 @@ absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& comm
     all[rank].resize(max_bytes);
     PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator.Receive(rank, stream, all[rank]));
     all[rank].resize(size);
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<std::vector<std::byte>>> AllGatherSized(Communicator& communicator, MessageStream stream,
+                                                                   std::span<const std::byte> own) {
+  const uint64_t own_size = own.size();
+  PENSTOCK_ASSIGN_OR_RETURN(const auto told,
+                            AllGather(communicator, stream, std::as_bytes(std::span(&own_size, 1)), sizeof(own_size)));
+  std::vector<uint64_t> sizes(told.size());
+  for (size_t rank = 0; rank < told.size(); ++rank) std::memcpy(&sizes[rank], told[rank].data(), sizeof(uint64_t));
+  if (std::ranges::max(sizes) <= kEagerBytes) return AllGather(communicator, stream, own, kEagerBytes);
+  std::vector<std::vector<std::byte>> all(told.size());
+  all[communicator.rank()].assign(own.begin(), own.end());
+  // All ranks go through the pairs in one order, so none waits for itself.
+  for (int other = 0; other < communicator.num_ranks(); ++other) {
+    if (other == communicator.rank()) continue;
+    if (sizes[other] > kMaxMessageBytes)
+      return CheckMessageFits(other, communicator.rank(), sizes[other], kMaxMessageBytes);
+    all[other].resize(sizes[other]);
+    if (communicator.rank() < other) PENSTOCK_RETURN_IF_ERROR(communicator.Send(other, stream, own));
+    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator.Receive(other, stream, all[other]));
+    all[other].resize(size);
+    if (communicator.rank() > other) PENSTOCK_RETURN_IF_ERROR(communicator.Send(other, stream, own));
   }
   return all;
 }
@@ -159,8 +195,8 @@ absl::Status WaitForRanks(Communicator& communicator) {
   return MaxOfRanks(communicator, {&nothing, 1}).status();
 }
 
-std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks) {
-  const auto mailboxes = std::make_shared<Mailboxes>(num_ranks);
+std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks, size_t eager_bytes) {
+  const auto mailboxes = std::make_shared<Mailboxes>(num_ranks, eager_bytes);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int rank = 0; rank < num_ranks; ++rank) {
     communicators.push_back(std::make_unique<LocalCommunicator>(mailboxes, rank));

@@ -21,6 +21,8 @@ namespace penstock {
 enum class MessageStream : uint8_t { kSteps, kPass };
 inline constexpr int kNumMessageStreams = 2;
 inline constexpr size_t kMaxMessageBytes = INT32_MAX;  // MPI counts bytes as an int
+// Messages up to this size never wait for their receivers; larger ones may.
+inline constexpr size_t kEagerBytes = 1024;
 
 class Communicator {
  public:
@@ -55,9 +57,13 @@ absl::StatusOr<std::vector<std::byte>> ReceiveSized(Communicator& communicator, 
                                                     uint64_t max_bytes);
 
 // Sends `own` to all other ranks and returns one message of each rank, at most max_bytes long; that of this rank is
-// `own`.
+// `own`. REQUIRES: max_bytes <= kEagerBytes, because all ranks send before they receive.
 absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& communicator, MessageStream stream,
                                                               std::span<const std::byte> own, size_t max_bytes);
+
+// As AllGather(), for messages of any size. Messages that may wait for their receivers are exchanged pair by pair.
+absl::StatusOr<std::vector<std::vector<std::byte>>> AllGatherSized(Communicator& communicator, MessageStream stream,
+                                                                   std::span<const std::byte> own);
 
 // Returns the largest of all ranks' values, for each of `own`. All ranks give equally many.
 absl::StatusOr<std::vector<int64_t>> MaxOfRanks(Communicator& communicator, std::span<const int64_t> own);
@@ -65,7 +71,8 @@ absl::StatusOr<std::vector<int64_t>> MaxOfRanks(Communicator& communicator, std:
 // Returns when all ranks have called it.
 absl::Status WaitForRanks(Communicator& communicator);
 
-// Makes the communicators of `num_ranks` ranks in one process. Each is used by threads of its own rank.
-std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks);
+// Makes the communicators of `num_ranks` ranks in one process. Each is used by threads of its own rank. Messages above
+// `eager_bytes` wait for their receivers, as those of MPI do.
+std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks, size_t eager_bytes = SIZE_MAX);
 
 }  // namespace penstock

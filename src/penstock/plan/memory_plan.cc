@@ -115,7 +115,13 @@ uint64_t HostKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
 
 // Returns all bytes that grow with the batch, except the KV cache and the bytes for its positions.
 uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
-  return HostActivationBytes(in, size) + static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
+  // Ranks that share the heads also describe their rows and pages to each other: RankRows, and the messages.
+  constexpr int64_t kBytesPerRow = 96, kBytesPerPage = 24;
+  const int64_t of_rows = (size.batch_size + size.prefill_chunk) * kBytesPerRow;
+  const int64_t of_pages = size.batch_size * PagesPerSequence(in) * kBytesPerPage;
+  const int64_t of_ranks = in.heads == nullptr ? 0 : in.num_ranks * (of_rows + of_pages);
+  return HostActivationBytes(in, size) + static_cast<uint64_t>(of_ranks) +
+         static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
 
 uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {

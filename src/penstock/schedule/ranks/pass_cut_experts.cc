@@ -106,11 +106,15 @@ ExpertExchange::Returned PassCutExperts::Finish(int64_t layer_idx) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   int64_t num_rows = 0;
   for (const Place& place : exchange->of_rank) num_rows += place.num_rows;
-  const Event summed =
-      tasks_.Issue(args_.compute(), {.name = "sum", .layer_idx = layer_idx}, args_.cost.Combine(num_rows), {sums_sent_},
-                   [exchange](Operations& operations) {
-                     operations.SumOutputs(exchange->of_rank[0].sum, exchange->places, exchange->weights);
-                   });
+  const auto sum = [this, exchange](Operations& operations) {
+    operations.SumOutputs(exchange->of_rank[0].sum, exchange->places, exchange->weights);
+    if (args_.comm == CommFormat::kF32) return;
+    // The other sums are rounded when they are sent.
+    const Place& own = exchange->of_rank[transfers_.rank()];
+    operations.RoundOutputs({own.sum, own.sum + own.num_rows}, args_.comm);
+  };
+  const Event summed = tasks_.Issue(args_.compute(), {.name = "sum", .layer_idx = layer_idx},
+                                    args_.cost.Combine(num_rows), {sums_sent_}, sum);
   sums_sent_ =
       transfers_.Send({.name = "send sums", .layer_idx = layer_idx}, SumBytes(num_rows - exchange->rows.size()),
                       {summed}, [this, exchange] { return SendSums(*exchange); });

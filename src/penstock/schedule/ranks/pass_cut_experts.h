@@ -39,7 +39,7 @@ class PassCutExperts : public ExpertExchange {
   Event InputsOf(int64_t) const override { return exchange_->rows_here; }
   int64_t GroupOf(int64_t) const override { return 0; }
   const Event& outputs_sent() const override { return nothing_; }
-  void RoundOwnOutputs(Operations&, int64_t) const override {}  // sums are not rounded where they stay
+  void RoundOwnOutputs(Operations&, int64_t) const override {}  // sums are rounded instead
   void FailExpert(int64_t expert_idx, const absl::Status& status) override;
   void Return(int64_t, std::span<const int64_t>, const Event&) override {}
   Returned Finish(int64_t layer_idx) override;

@@ -54,7 +54,7 @@ Event PassHeads::Finish(size_t micro_batch_idx, int64_t layer_idx) {
   cost += heads().cost->AttentionCore(ContextOf(rows().batch, places.all, args_.config.window_of(layer_idx)));
   micro_batch.attended = tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", own, layer_idx), cost,
                                       {micro_batch.rows_here, micro_batch.heads_sent},
-                                      [=, this](Operations& home) { Attend(home, micro_batch_idx, layer_idx); });
+                                      [=, this](Operations&) { Attend(micro_batch_idx, layer_idx); });
   const auto bytes_of = [](int64_t num_floats) { return 4 * static_cast<uint64_t>(num_floats); };
   const int64_t own_dim = AttendedDimOf(transfers_.rank());
   micro_batch.heads_sent = transfers_.Send(tasks_.LabelOf("send heads", own, layer_idx),
@@ -96,7 +96,7 @@ absl::Status PassHeads::ReceiveRows(const RankRows::MicroBatch& places) {
   });
 }
 
-void PassHeads::Attend(Operations& home, size_t micro_batch_idx, int64_t layer_idx) {
+void PassHeads::Attend(size_t micro_batch_idx, int64_t layer_idx) {
   const RankRows::MicroBatch& places = rows().micro_batches[micro_batch_idx];
   const RowRange all = places.all;
   Operations& own = *heads().operations;

@@ -45,7 +45,7 @@ class PassHeads {
   const RankRows& rows() const { return *args_.rank_rows; }
   absl::Status SendRows(RowRange own_place);
   absl::Status ReceiveRows(const RankRows::MicroBatch& places);
-  void Attend(Operations& home, size_t micro_batch_idx, int64_t layer_idx);
+  void Attend(size_t micro_batch_idx, int64_t layer_idx);
   absl::Status SendHeads(const RankRows::MicroBatch& places);
   absl::Status ReceiveHeads(RowRange own);
   // Copies what the heads of a rank attended to, [own.size(), its heads], to `attended` of this rank's rows.

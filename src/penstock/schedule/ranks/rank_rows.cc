@@ -28,7 +28,10 @@ Words Describe(const RowBatch& batch, std::span<const RowRange> micro_batches, K
   for (int64_t row = 0; cache != nullptr && row < batch.num_rows(); ++row) {
     const std::span<std::byte* const> pages = batch.kv_pages[row];
     const auto [found, is_new] = idx_of_list.try_emplace(pages.data(), std::ssize(lists));
-    if (is_new) lists.push_back(pages);
+    if (is_new) lists.push_back(pages.first(0));
+    // The first pages, as far as one of the rows sees.
+    std::span<std::byte* const>& list = lists[found->second];
+    list = pages.first(std::max(list.size(), static_cast<size_t>(KvCache::PagesFor(batch.kv_positions[row] + 1))));
     list_of_row[row] = found->second;
   }
   add(std::ssize(lists));
@@ -94,22 +97,13 @@ absl::Status ReadCopies(Reader& reader, bool is_own, KvCache* cache) {
 absl::StatusOr<RankRows> GatherRankRows(Communicator& communicator, const RowBatch& batch,
                                         std::span<const RowRange> micro_batches, KvCache* cache) {
   const Words own = Describe(batch, micro_batches, cache);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::vector<std::byte>> messages,
+                            AllGatherSized(communicator, MessageStream::kSteps, std::as_bytes(std::span(own))));
   std::vector<Reader> readers;
-  for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
-    if (rank == communicator.rank()) continue;
-    PENSTOCK_RETURN_IF_ERROR(SendSized(communicator, rank, MessageStream::kSteps, std::as_bytes(std::span(own))));
-  }
   RankRows rows;
   std::vector<std::vector<std::span<std::byte* const>>> lists(communicator.num_ranks());
   for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
-    if (rank == communicator.rank()) {
-      readers.emplace_back(rank, std::as_bytes(std::span(own)));
-    } else {
-      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> message,
-                                ReceiveSized(communicator, rank, MessageStream::kSteps, kMaxMessageBytes));
-      readers.emplace_back(rank, message);
-    }
-    Reader& reader = readers.back();
+    Reader& reader = readers.emplace_back(rank, messages[rank]);
     PENSTOCK_RETURN_IF_ERROR(ReadCopies(reader, rank == communicator.rank(), cache));
     for (int64_t left = reader.NextCount(1); left > 0; --left) {
       std::vector<std::byte*>& pages = rows.pages.emplace_back();
