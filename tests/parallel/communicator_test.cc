@@ -79,7 +79,7 @@ TEST(LocalCommunicator, AnAbortEndsTheWaitingOfAllRanks) {
 }
 
 // Messages that wait for their receivers, of different sizes: no two ranks wait for each other.
-TEST(CommunicatorTest, LargeMessagesAreGatheredToo) {
+TEST(LocalCommunicator, LargeMessagesAreGatheredToo) {
   for (const int num_ranks : {2, 3, 5}) {
     for (const size_t size : {size_t{10}, kEagerBytes, size_t{100'000}}) {
       const auto ranks = MakeLocalCommunicators(num_ranks, kEagerBytes);
