@@ -222,7 +222,8 @@ def planning_rows():
                          (["--ranks=200", "--network=1gbe"], "each rank needs at least one"),
                          (["--comm-dtype=f64"], "comm-dtype"),
                          (["--ranks=200", "--network=1gbe", "--parallel=attention=tp"], "KV heads for 200 ranks"),
-                         (["--ranks=200", "--network=1gbe", "--parallel=experts=tp"], "cannot be cut for 200 ranks")):
+                         (["--ranks=200", "--network=1gbe", "--weights=hqq4", "--parallel=experts=tp"],
+                          "cannot be cut for 200 ranks")):
         yield "L12", f"simulate {' '.join(flags)}", usage([*simulate, *flags], words)
     yield "L12", "a plot of nothing", usage([*simulate, "--plot=x"], "--plot draws a --sweep")
 
