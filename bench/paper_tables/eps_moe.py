@@ -17,8 +17,8 @@ MACHINES = {
     "E3": ("h100", "100GB/s"),
 }
 SOURCES = {
-    "E1": "network: half of NVLink's 200 GB/s in each direction, as all-to-all reaches about so much; GPU: from the layer "
-          "without overlap (5.698 ms), whose experts have 115 rows each",
+    "E1": "network: assumed, half of NVLink's 200 GB/s in each direction; GPU: from the layer without overlap (5.698 ms), "
+          "whose experts have 115 rows each",
     "E2": "network: as E1; GPU: none; products of 8 bits at half of their peak, which is the peak of 16 bits",
     "E3": "network: as E1; GPU: none; the preset's efficiency",
 }

@@ -64,37 +64,23 @@ std::shared_ptr<const RankAssignments> PassCutExperts::Dispatch(RowRange rows, i
   int64_t num_elsewhere = -rows.size();
   for (const Place& place : exchange->of_rank) num_elsewhere += place.num_rows;
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * args_.ffn_row_bytes); };
-  exchange->rows_sent =
-      transfers_.Send({.name = "send rows", .layer_idx = layer_idx}, bytes_of(rows.size() * (num_ranks() - 1)), {},
-                      [this, exchange] { return SendRows(*exchange); });
+  exchange->rows_sent = transfers_.Send(
+      {.name = "send rows", .layer_idx = layer_idx}, bytes_of(rows.size() * (num_ranks() - 1)), {},
+      [this, exchange] { return transfers_.SendToAll(InputsOf(exchange->of_rank[transfers_.rank()])); });
   // The sums of the last exchange were sent, so its experts have been computed, and need their inputs no more.
   exchange->rows_here = transfers_.ReceiveSent(
       {.name = "receive rows", .layer_idx = layer_idx}, bytes_of(num_elsewhere), {sums_sent_},
-      [this, exchange] { return ReceiveRows(*exchange); }, exchange->rows_sent,
-      [&](int rank) { return exchange->of_rank[rank].num_rows > 0; });
+      [this, exchange] {
+        return transfers_.ForEachOther(
+            [&](int rank) { return transfers_.ReceiveFrom(rank, InputsOf(exchange->of_rank[rank])); });
+      },
+      exchange->rows_sent, [&](int rank) { return exchange->of_rank[rank].num_rows > 0; });
   return {exchange, &exchange->assignments};
 }
 
-absl::Status PassCutExperts::SendRows(const Exchange& exchange) {
-  if (exchange.rows.size() == 0) return absl::OkStatus();
-  return transfers_.ForEachOther([&](int rank) {
-    return communicator().Send(rank, MessageStream::kPass,
-                               std::span<const std::byte>(activations().ffn_input)
-                                   .subspan(static_cast<size_t>(exchange.rows.begin * args_.ffn_row_bytes),
-                                            static_cast<size_t>(exchange.rows.size() * args_.ffn_row_bytes)));
-  });
-}
-
-absl::Status PassCutExperts::ReceiveRows(const Exchange& exchange) {
-  return transfers_.ForEachOther([&](int rank) -> absl::Status {
-    const Place& place = exchange.of_rank[rank];
-    if (place.num_rows == 0) return absl::OkStatus();
-    const auto room = activations().ffn_input.subspan(static_cast<size_t>(place.input * args_.ffn_row_bytes),
-                                                      static_cast<size_t>(place.num_rows * args_.ffn_row_bytes));
-    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kPass, room));
-    PENSTOCK_CHECK(size == room.size());
-    return absl::OkStatus();
-  });
+std::span<std::byte> PassCutExperts::InputsOf(const Place& place) const {
+  return activations().ffn_input.subspan(static_cast<size_t>(place.input * args_.ffn_row_bytes),
+                                         static_cast<size_t>(place.num_rows * args_.ffn_row_bytes));
 }
 
 void PassCutExperts::FailExpert(int64_t expert_idx, const absl::Status& status) {

@@ -67,8 +67,7 @@ class PassCutExperts : public ExpertExchange {
   };
 
   void Plan(const RankChoices::Rows& routed, Exchange& exchange) const;
-  absl::Status SendRows(const Exchange& exchange);
-  absl::Status ReceiveRows(const Exchange& exchange);
+  std::span<std::byte> InputsOf(const Place& place) const;
   absl::Status SendSums(Exchange& exchange);
   absl::Status ReceiveSums(const Exchange& exchange);
 

@@ -38,11 +38,14 @@ void PassHeads::Begin(size_t micro_batch_idx, int64_t layer_idx, Events after) {
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * heads().row_bytes); };
   micro_batch.rows_sent =
       transfers_.Send(tasks_.LabelOf("send rows", own, layer_idx), bytes_of(own.size() * (transfers_.num_ranks() - 1)),
-                      {normed}, [this, own_place] { return SendRows(own_place); });
+                      {normed}, [this, own_place] { return transfers_.SendToAll(InputsAt(own_place)); });
   micro_batch.rows_here = transfers_.ReceiveSent(
       tasks_.LabelOf("receive rows", own, layer_idx), bytes_of(places.all.size() - own.size()), {micro_batch.attended},
-      [this, &places] { return ReceiveRows(places); }, micro_batch.rows_sent,
-      [&](int rank) { return places.of_rank[rank].size() > 0; });
+      [this, &places] {
+        return transfers_.ForEachOther(
+            [&](int rank) { return transfers_.ReceiveFrom(rank, InputsAt(places.of_rank[rank])); });
+      },
+      micro_batch.rows_sent, [&](int rank) { return places.of_rank[rank].size() > 0; });
 }
 
 Event PassHeads::Finish(size_t micro_batch_idx, int64_t layer_idx) {
@@ -71,29 +74,9 @@ Event PassHeads::Finish(size_t micro_batch_idx, int64_t layer_idx) {
   return micro_batch.finished;
 }
 
-absl::Status PassHeads::SendRows(RowRange own_place) {
-  if (own_place.size() == 0) return absl::OkStatus();
-  const std::span<const std::byte> input = heads().operations->activations().gemm_input;
-  return transfers_.ForEachOther([&](int rank) {
-    return transfers_.communicator().Send(rank, MessageStream::kPass,
-                                          input.subspan(static_cast<size_t>(own_place.begin * heads().row_bytes),
-                                                        static_cast<size_t>(own_place.size() * heads().row_bytes)));
-  });
-}
-
-absl::Status PassHeads::ReceiveRows(const RankRows::MicroBatch& places) {
-  const std::span<std::byte> input = heads().operations->activations().gemm_input;
-  return transfers_.ForEachOther([&](int rank) -> absl::Status {
-    const RowRange place = places.of_rank[rank];
-    if (place.size() == 0) return absl::OkStatus();
-    const auto size = static_cast<size_t>(place.size() * heads().row_bytes);
-    PENSTOCK_ASSIGN_OR_RETURN(
-        const size_t received,
-        transfers_.communicator().Receive(rank, MessageStream::kPass,
-                                          input.subspan(static_cast<size_t>(place.begin * heads().row_bytes), size)));
-    PENSTOCK_CHECK(received == size);
-    return absl::OkStatus();
-  });
+std::span<std::byte> PassHeads::InputsAt(RowRange place) const {
+  return heads().operations->activations().gemm_input.subspan(static_cast<size_t>(place.begin * heads().row_bytes),
+                                                              static_cast<size_t>(place.size() * heads().row_bytes));
 }
 
 void PassHeads::Attend(size_t micro_batch_idx, int64_t layer_idx) {
@@ -131,9 +114,7 @@ absl::Status PassHeads::ReceiveHeads(RowRange own) {
   const std::span<float> room = args_.host.operations->activations().q;
   return transfers_.ForEachOther([&](int rank) -> absl::Status {
     const std::span<float> heads = room.first(static_cast<size_t>(own.size() * AttendedDimOf(rank)));
-    PENSTOCK_ASSIGN_OR_RETURN(const size_t received, transfers_.communicator().Receive(rank, MessageStream::kPass,
-                                                                                       std::as_writable_bytes(heads)));
-    PENSTOCK_CHECK(received == heads.size_bytes());
+    PENSTOCK_RETURN_IF_ERROR(transfers_.ReceiveFrom(rank, std::as_writable_bytes(heads)));
     PlaceHeads(rank, own, heads);
     return absl::OkStatus();
   });

@@ -43,8 +43,8 @@ class PassHeads {
 
   const RankHeads& heads() const { return *args_.ranks->heads; }
   const RankRows& rows() const { return *args_.rank_rows; }
-  absl::Status SendRows(RowRange own_place);
-  absl::Status ReceiveRows(const RankRows::MicroBatch& places);
+  // Returns the inputs of the projections, of rows of all ranks.
+  std::span<std::byte> InputsAt(RowRange place) const;
   void Attend(size_t micro_batch_idx, int64_t layer_idx);
   absl::Status SendHeads(const RankRows::MicroBatch& places);
   absl::Status ReceiveHeads(RowRange own);

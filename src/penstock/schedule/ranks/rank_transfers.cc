@@ -16,6 +16,18 @@ absl::Status RankTransfers::ForEachOther(absl::FunctionRef<absl::Status(int rank
   return absl::OkStatus();
 }
 
+absl::Status RankTransfers::SendToAll(std::span<const std::byte> bytes) const {
+  if (bytes.empty()) return absl::OkStatus();
+  return ForEachOther([&](int other) { return communicator().Send(other, MessageStream::kPass, bytes); });
+}
+
+absl::Status RankTransfers::ReceiveFrom(int other, std::span<std::byte> room) const {
+  if (room.empty()) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(other, MessageStream::kPass, room));
+  PENSTOCK_CHECK(size == room.size());
+  return absl::OkStatus();
+}
+
 Event RankTransfers::Send(TaskLabel label, uint64_t bytes, Events after, std::function<absl::Status()> body) {
   return tasks_.Transfer(args_.ranks->to_ranks_lane, label, bytes, std::move(after), std::move(body));
 }

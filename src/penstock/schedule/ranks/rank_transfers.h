@@ -4,9 +4,11 @@
 // when they leave. All clocks begin together, so these times are the receivers' times, too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -27,6 +29,11 @@ class RankTransfers {
   int num_ranks() const { return communicator().num_ranks(); }
   // Calls visit(rank) for every other rank until one fails.
   absl::Status ForEachOther(absl::FunctionRef<absl::Status(int rank)> visit) const;
+
+  // Sends `bytes` to all other ranks, and receives exactly as many from one as `room` has; nothing if that is empty.
+  // Called by the bodies of tasks.
+  absl::Status SendToAll(std::span<const std::byte> bytes) const;
+  absl::Status ReceiveFrom(int other, std::span<std::byte> room) const;
 
   // Issues the sending of `bytes` to other ranks. A simulation ignores the body.
   Event Send(TaskLabel label, uint64_t bytes, Events after, std::function<absl::Status()> body);
