@@ -100,25 +100,7 @@ TEST(CutExperts, APartThatCannotBeReadFailsTheRequestsThatWantIt) {
   Draw draw(1);
   const std::vector<Answer> expected = AnswersOfCutExperts(options, 2, requests, 1, draw);
   options.memory_bytes = MinBudgetOfRank(options, 1, 2);
-  size_t num_answered = 0, num_failed_elsewhere = 0;
-  for (unsigned seed = 0; seed < 8; ++seed) {
-    std::vector<RankRun> runs(2);
-    for (RankRun& run : runs) run.options = options;
-    runs[1].faults = {.failed_reads = 0.005, .seed = seed};
-    for (size_t idx = 0; idx < requests.size(); ++idx) runs[idx % 2].request_idxs.push_back(idx);
-    RunRanks(requests, runs);
-    for (const RankRun& run : runs) {
-      EXPECT_TRUE(run.status.ok()) << run.status;
-      for (const auto& [idx, answer] : run.answers) EXPECT_EQ(answer, expected[idx]);
-      for (const absl::Status& failure : run.failures) {
-        EXPECT_THAT(Message(failure), testing::HasSubstr("injected"));
-      }
-      num_answered += run.answers.size();
-    }
-    num_failed_elsewhere += runs[0].failures.size();
-  }
-  EXPECT_GT(num_answered, 0);
-  EXPECT_GT(num_failed_elsewhere, 0);
+  RunWithFaults(options, 0.005, requests, expected);
 }
 
 TEST(CutExperts, ExpertsThatAreNotPackedAreRefused) {

@@ -139,4 +139,32 @@ inline std::string Describe(const std::vector<RankRun>& runs) {
   return text;
 }
 
+// Runs the requests eight times on two ranks, of which rank 1 cannot read some experts. Only requests that want these
+// may fail, and some of rank 0 do; all others must get their expected answers.
+inline void RunWithFaults(const EngineOptions& options, double failed_reads, const std::vector<Request>& requests,
+                          const std::vector<Answer>& expected) {
+  size_t num_answered = 0, num_failed = 0, num_failed_elsewhere = 0;
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    std::vector<RankRun> runs(2);
+    for (RankRun& run : runs) run.options = options;
+    runs[1].faults = {.failed_reads = failed_reads, .seed = seed};
+    for (size_t idx = 0; idx < requests.size(); ++idx) runs[idx % 2].request_idxs.push_back(idx);
+    RunRanks(requests, runs);
+    for (const RankRun& run : runs) {
+      EXPECT_TRUE(run.status.ok()) << run.status;
+      for (const auto& [idx, answer] : run.answers) EXPECT_EQ(answer, expected[idx]);
+      for (const absl::Status& failure : run.failures) {
+        EXPECT_EQ(FaultOf(failure), Fault::kIo);
+        EXPECT_THAT(Message(failure), testing::HasSubstr("injected"));
+      }
+      num_answered += run.answers.size();
+      num_failed += run.failures.size();
+    }
+    num_failed_elsewhere += runs[0].failures.size();
+  }
+  EXPECT_EQ(num_answered + num_failed, 8 * requests.size());
+  EXPECT_GT(num_answered, 0);
+  EXPECT_GT(num_failed_elsewhere, 0);
+}
+
 }  // namespace penstock

@@ -51,28 +51,7 @@ TEST(Ranks, AnExpertThatCannotBeReadFailsTheRequestsThatWantIt) {
   const std::vector<Answer> expected = RunAll(options, requests);
   options.policy.schedule = ScheduleKind::kKlotski;
   options.memory_bytes = MinBudgetOfRank(options, 1, 2);
-  size_t num_answered = 0, num_failed = 0, num_failed_elsewhere = 0;
-  for (unsigned seed = 0; seed < 8; ++seed) {
-    std::vector<RankRun> runs(2);
-    for (RankRun& run : runs) run.options = options;
-    runs[1].faults = {.failed_reads = 0.02, .seed = seed};
-    for (size_t idx = 0; idx < requests.size(); ++idx) runs[idx % 2].request_idxs.push_back(idx);
-    RunRanks(requests, runs);
-    for (const RankRun& run : runs) {
-      EXPECT_TRUE(run.status.ok()) << run.status;
-      for (const auto& [idx, answer] : run.answers) EXPECT_EQ(answer, expected[idx]);
-      for (const absl::Status& failure : run.failures) {
-        EXPECT_EQ(FaultOf(failure), Fault::kIo);
-        EXPECT_THAT(Message(failure), testing::HasSubstr("injected"));
-      }
-      num_answered += run.answers.size();
-      num_failed += run.failures.size();
-    }
-    num_failed_elsewhere += runs[0].failures.size();
-  }
-  EXPECT_EQ(num_answered + num_failed, 8 * requests.size());
-  EXPECT_GT(num_answered, 0);
-  EXPECT_GT(num_failed_elsewhere, 0);
+  RunWithFaults(options, 0.02, requests, expected);
 }
 
 TEST(Ranks, RanksWithDifferentModelsRefuseEachOther) {
