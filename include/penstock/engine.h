@@ -64,6 +64,12 @@ struct Request {
   // The answer's text continues that of the prompt. Otherwise it is a text of its own, of which some tokenizers strip a
   // leading space.
   bool continues_text = false;
+  // With sampling.prompt_logprobs: the first token of the prompt whose log-probabilities are wanted. The tokens before
+  // the one that predicts it can share KV entries with other requests. From 0 to prompt_ids.size().
+  int64_t first_scored = 0;
+  // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. With these,
+  // first_scored may lie directly behind the prompt.
+  std::vector<TokenId> rivals = {};
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -84,8 +90,10 @@ struct Completion {
   std::string text;                // decoded, cut before a stop text; always valid UTF-8
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<TokenLogprobs> logprobs;  // one per token of token_ids, if requested
-  // One per token of the prompt, if requested. The first token has no log-probability: its entry only names it.
+  // One per token of the prompt from Request::first_scored on, if requested. The prompt's first token has no
+  // log-probability: its entry only names it.
   std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<TokenLogprobs> rivals;  // one per token of Request::rivals
   int64_t num_prompt_tokens = 0;
   // Not OK: the request failed (its experts could not be read), and only request_id and num_prompt_tokens are set.
   absl::Status status;

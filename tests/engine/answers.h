@@ -17,7 +17,15 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-// Returns greedy and sampled requests of different lengths, more than fit into a small batch.
+// Returns a request that generates nothing: it scores the prompt from `first_scored` on, and there also `rivals`.
+inline Request ScoringRequest(std::vector<TokenId> prompt, int64_t first_scored, std::vector<TokenId> rivals) {
+  return {.prompt_ids = std::move(prompt),
+          .sampling = {.temperature = 0, .max_tokens = 0, .prompt_logprobs = 1},
+          .first_scored = first_scored,
+          .rivals = std::move(rivals)};
+}
+
+// Returns greedy, sampled and scored requests of different lengths, more than fit into a small batch.
 inline std::vector<Request> Requests(const Golden& golden) {
   std::vector<Request> requests;
   for (int round = 0; round < 2; ++round) {
@@ -32,6 +40,8 @@ inline std::vector<Request> Requests(const Golden& golden) {
       requests.push_back(request);
     }
   }
+  requests.push_back(ScoringRequest(golden.prompt(0), std::ssize(golden.prompt(0)), {5, 6, 5}));
+  requests.push_back(ScoringRequest(golden.prompt(1), std::ssize(golden.prompt(1)) / 2, {}));
   return requests;
 }
 
@@ -53,7 +63,12 @@ inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vecto
       EXPECT_TRUE(completion.status.ok()) << completion.status;
       Answer& answer = answers[completion.request_id];
       answer.token_ids = completion.token_ids;
-      for (const TokenLogprobs& entry : completion.logprobs) answer.logprobs.push_back(entry.chosen.logprob);
+      for (const auto* entries : {&completion.logprobs, &completion.prompt_logprobs, &completion.rivals}) {
+        for (const TokenLogprobs& entry : *entries) {
+          answer.logprobs.push_back(entry.chosen.logprob);
+          for (const TokenLogprob& other : entry.top) answer.logprobs.push_back(other.logprob);
+        }
+      }
     }
   }
   std::vector<Answer> in_order;

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "penstock/base/status.h"
-#include "tests/engine/golden.h"
+#include "tests/engine/answers.h"
 
 namespace penstock {
 namespace {
@@ -33,6 +33,10 @@ TEST(Engine, SubmitRefusesWhatCannotWork) {
   EXPECT_THAT(refusal({.prompt_ids = {96}}), testing::HasSubstr("vocabulary of 96"));
   EXPECT_THAT(refusal({.prompt_ids = std::vector<TokenId>(64, 1)}), testing::HasSubstr("context length of 64"));
   EXPECT_THAT(refusal({.prompt_ids = {1}, .sampling = {.top_p = 2}}), testing::HasSubstr("top_p"));
+  EXPECT_THAT(refusal({.prompt_ids = {1}, .rivals = {1}}), testing::HasSubstr("rivals: only a prompt that is scored"));
+  EXPECT_THAT(refusal(ScoringRequest({1, 2}, 2, {})),
+              testing::HasSubstr("first_scored: expected a number from 0 to 1"));
+  EXPECT_THAT(refusal(ScoringRequest({1, 2}, 2, {96})), testing::HasSubstr("vocabulary of 96"));
   EXPECT_TRUE(engine->idle());
 }
 

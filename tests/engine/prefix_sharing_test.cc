@@ -48,6 +48,12 @@ std::vector<Request> CommonBeginnings() {
     requests.push_back(RequestOf((i % 3 == 0 ? examples : i % 3 == 1 ? system : Tokens{}) + own, 3 + i % 4 * 6, i));
   }
   for (uint32_t i = 0; i < 3; ++i) requests.push_back(RequestOf(examples + DrawTokens(9, 7), 4, 50 + i));
+  for (uint32_t i = 0; i < 6; ++i) {
+    const Tokens prompt = (i % 2 == 0 ? examples : system) + DrawTokens(3, i);
+    requests.push_back(ScoringRequest(prompt, std::ssize(prompt), {4, 5}));
+    requests.push_back(ScoringRequest(prompt + DrawTokens(2 + i, 7), std::ssize(prompt) + 1, {}));
+    requests.push_back(ScoringRequest(prompt, 4 * i, {}));
+  }
   return requests;
 }
 
@@ -133,6 +139,40 @@ class SharedPrefixes : public testing::Test {
 
   Golden golden_{"qwen3moe-tiny"};
 };
+
+TEST_F(SharedPrefixes, APromptIsComputedOnceForAllThatIsScoredBehindIt) {
+  constexpr int64_t kPrompt = 75;  // the last page is not full
+  const auto engine = Open(8);
+  const Tokens prompt = DrawTokens(kPrompt, 1);
+  const std::vector<Tokens> choices = {{7}, {8, 9, 10}, {8, 9, 11, 12}, {13, 14}};
+  ASSERT_TRUE(engine->Submit(ScoringRequest(prompt, kPrompt, {7, 8, 8, 13})).ok());
+  const Completion first = Finish(*engine).begin()->second;
+  EXPECT_TRUE(first.prompt_logprobs.empty());
+  ASSERT_EQ(first.rivals.size(), 4u);
+  EXPECT_EQ(engine->stats().computed_prompt_tokens, kPrompt);
+  std::map<RequestId, size_t> choice_of;
+  for (size_t i = 1; i < choices.size(); ++i) {
+    choice_of[engine->Submit(ScoringRequest(prompt + choices[i], kPrompt + 1, {})).value()] = i;
+  }
+  const std::map<RequestId, Completion> others = Finish(*engine);
+  // A choice's last token predicts nothing, so it is not computed.
+  EXPECT_EQ(engine->stats().computed_prompt_tokens, kPrompt + 2 + 3 + 1);
+  const auto alone = Open(1);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::vector<double> scores = alone->ScoreTokens(prompt + choices[i]).value();
+    EXPECT_EQ(first.rivals[i].chosen.token_id, choices[i][0]);
+    EXPECT_EQ(first.rivals[i].chosen.logprob, scores[kPrompt - 1]);
+  }
+  for (const auto& [id, completion] : others) {
+    const Tokens& choice = choices[choice_of.at(id)];
+    const std::vector<double> scores = alone->ScoreTokens(prompt + choice).value();
+    ASSERT_EQ(completion.prompt_logprobs.size(), choice.size() - 1);
+    for (size_t i = 0; i + 1 < choice.size(); ++i) {
+      EXPECT_EQ(completion.prompt_logprobs[i].chosen.token_id, choice[i + 1]);
+      EXPECT_EQ(completion.prompt_logprobs[i].chosen.logprob, scores[kPrompt + i]);
+    }
+  }
+}
 
 TEST_F(SharedPrefixes, AreComputedOnce) {
   constexpr int64_t kRequests = 20, kCommon = 101, kOwn = 7;

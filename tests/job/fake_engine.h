@@ -4,7 +4,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +62,12 @@ class FakeEngine : public Engine {
     return options_.has_template ? absl::OkStatus() : InputError("the model has no chat template");
   }
   int64_t max_held() const { return max_held_; }
+  // Returns the log-probability of a token behind others.
+  static TokenLogprobs LogprobsAt(std::span<const TokenId> before, TokenId id) {
+    const uint64_t hash = XXH3_64bits(before.data(), before.size() * sizeof(TokenId));
+    const auto best = static_cast<TokenId>(hash % 256);
+    return {.chosen = {id, -0.25 - std::abs(id - best) / 64.0}, .top = {{best, -0.25}}};
+  }
 
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override {
     std::vector<TokenId> ids;
@@ -140,6 +148,19 @@ class FakeEngine : public Engine {
     }
   }
 
+  static void Score(const Request& request, Completion& completion) {
+    const std::span<const TokenId> prompt = request.prompt_ids;
+    const auto num_prompt = std::ssize(prompt);
+    completion.token_ids.clear();
+    completion.text.clear();
+    for (int64_t pos = request.first_scored; pos < num_prompt; ++pos) {
+      completion.prompt_logprobs.push_back(LogprobsAt(prompt.first(static_cast<size_t>(pos)), prompt[pos]));
+    }
+    for (const TokenId id : request.rivals) {
+      completion.rivals.push_back(LogprobsAt(prompt.first(static_cast<size_t>(request.first_scored)), id));
+    }
+  }
+
   Running Answer(const Request& request) {
     const SamplingParams& s = request.sampling;
     const uint64_t hash = XXH3_64bits_withSeed(
@@ -166,6 +187,7 @@ class FakeEngine : public Engine {
       for (int i = 0; i < s.logprobs; ++i) logprobs.top.push_back({(id + i) % 256, -0.5 - i});
       one.completion.logprobs.push_back(logprobs);
     }
+    if (s.prompt_logprobs >= 0) Score(request, one.completion);
     stats_.prompt_tokens += one.completion.num_prompt_tokens;
     stats_.generated_tokens += static_cast<int64_t>(one.completion.token_ids.size());
     return one;

@@ -235,6 +235,19 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
        "invalid_request", "stop", "found 17"},
       {R"({"prompt": "x", "ignore_eos": 1})", "invalid_request", "ignore_eos", "found integer"},
       {R"({"prompt": "x", "logprobs": 21})", "invalid_request", "logprobs", "found 21"},
+      {R"({"prompt": "x", "choices": []})", "invalid_request", "choices", "a list of 1 to 1024"},
+      {R"({"prompt": "x", "choices": "a"})", "invalid_request", "choices", "a list of 1 to 1024"},
+      {R"({"prompt": "x", "choices": ["a", ""]})", "invalid_request", "choices", "none of them empty"},
+      {R"({"prompt": "x", "choices": [[]]})", "invalid_request", "choices", "none of them empty"},
+      {R"({"prompt": "x", "choices": [1]})", "invalid_request", "choices", "found integer"},
+      {R"({"prompt": "x", "choices": [[-1]]})", "invalid_request", "choices", "found -1"},
+      {R"({"turns": ["x"], "choices": ["a"]})", "unsupported", "choices", "turns have none"},
+      {R"({"prompt": "x", "choices": ["a"], "n": 2})", "unsupported", "n", "nothing is generated"},
+      {R"({"prompt": "x", "choices": ["a"], "echo": true})", "unsupported", "echo", "nothing is generated"},
+      {R"({"prompt": "x", "choices": ["a"], "prompt_logprobs": 0})", "unsupported", "prompt_logprobs", "nothing"},
+      {R"({"prompt": "x", "choices": ["a"], "label": 1})", "invalid_request", "label", "found 1"},
+      {R"({"prompt": "x", "choices": ["a"], "label": "b"})", "invalid_request", "label", "one of the choices"},
+      {R"({"prompt": "x", "choice": ["a"]})", "unsupported", "choice", "did you mean choices"},
   };
   for (const BadCase& c : cases) {
     const RequestLine line = ParseRequestLine(c.text, 7);
@@ -261,6 +274,27 @@ TEST(RequestLine, ThePromptIsShownWhenAskedFor) {
   const JobRequest text = ParseRequestLine(R"({"prompt": "x", "echo": true})", 1).request;
   EXPECT_FALSE(text.sampling.prompt_logprobs.has_value());
   EXPECT_EQ(ParseRequestLine(R"({"turns": ["x"], "system": "s"})", 1).request.system, "s");
+}
+
+TEST(RequestLine, ChoicesAndTheRightOne) {
+  const auto label = [](const std::string& text) {
+    const RequestLine line =
+        ParseRequestLine(R"({"prompt": "x", "choices": [" a", "a", [7, 8]], "label": )" + text + "}", 1);
+    EXPECT_FALSE(line.error.has_value()) << text;
+    EXPECT_EQ(line.request.choices.size(), 3u);
+    return line.request.label;
+  };
+  EXPECT_EQ(label("2"), 2);
+  EXPECT_EQ(label(R"("a")"), 1);
+  EXPECT_EQ(label(R"(" a")"), 0);
+  EXPECT_EQ(label(R"("a ")"), 0);  // without the spaces, the first one
+  EXPECT_EQ(label("null"), std::nullopt);
+  const JobRequest chat =
+      ParseRequestLine(R"({"messages": [{"role": "user", "content": "x"}], "choices": [[7, 8]], "max_tokens": 0})", 1)
+          .request;
+  EXPECT_EQ(chat.choices[0].ids, std::vector<TokenId>({7, 8}));
+  // Without choices the field means nothing.
+  EXPECT_FALSE(ParseRequestLine(R"({"prompt": "x", "label": "b"})", 1).error.has_value());
 }
 
 TEST(RequestLine, TooLongAndBlank) {

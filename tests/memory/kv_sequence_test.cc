@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <optional>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -38,17 +39,20 @@ class Model {
         window_(window),
         shares_pages_(shares_pages) {}
 
-  // Returns whether there are enough pages.
-  bool Admit(Tokens prompt, int64_t num_new) {
+  // Returns whether there are enough pages. The sequence computes its rows from `first_needed` on; by default only the
+  // prompt's last one.
+  bool Admit(Tokens prompt, int64_t num_new, std::optional<int64_t> first_needed = std::nullopt) {
     const int64_t max_positions = std::ssize(prompt) + num_new;
+    const int64_t first_needed_row = first_needed.value_or(std::ssize(prompt) - 1);
     std::optional<KvSequence> kv = KvSequence::Create({.cache = cache_,
                                                        .window = window_,
                                                        .prompt = prompt,
+                                                       .first_needed_row = first_needed_row,
                                                        .max_positions = max_positions,
                                                        .shares_pages = shares_pages_});
     if (!kv.has_value()) return false;
     const int64_t num_prompt = std::ssize(prompt);
-    running_.push_back({std::move(prompt), num_prompt, max_positions, 0, *std::move(kv)});
+    running_.push_back({std::move(prompt), num_prompt, first_needed_row, max_positions, 0, *std::move(kv)});
     return true;
   }
 
@@ -60,6 +64,7 @@ class Model {
     for (Running& sequence : running_) {
       if (sequence.computed < sequence.num_prompt) {
         const int64_t pos = sequence.kv.SkipComputed(sequence.tokens, sequence.computed).value();
+        EXPECT_LE(pos, std::max(sequence.computed, sequence.first_needed_row));
         num_skipped_ += pos - sequence.computed;
         sequence.computed = pos;
         sequence.kv.Open(sequence.tokens, pos + 1);
@@ -113,6 +118,7 @@ class Model {
   struct Running {
     Tokens tokens;
     int64_t num_prompt;
+    int64_t first_needed_row;
     int64_t max_positions;
     int64_t computed;
     KvSequence kv;
@@ -184,6 +190,22 @@ TEST(KvSequence, EqualPromptsComputeTheirLastTokenEach) {
   }
 }
 
+TEST(KvSequence, NeededRowsAreComputedEvenIfOthersHaveThem) {
+  for (const int64_t first_needed : {0, 1, 15, 16, 17, 39}) {
+    std::mt19937 random(1);
+    Model model(50, {}, true);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(model.Admit(Numbers(40, 0), 1, first_needed));
+      while (!model.idle()) model.Step(64, random, false);
+    }
+    EXPECT_EQ(model.num_skipped(), first_needed);
+    // What they computed helps a prompt that needs no row but its last.
+    ASSERT_TRUE(model.Admit(Numbers(40, 0), 1));
+    while (!model.idle()) model.Step(64, random, false);
+    EXPECT_EQ(model.num_skipped(), first_needed + 39);
+  }
+}
+
 TEST(KvSequence, AnAnswerIsFoundByTheNextTurn) {
   std::mt19937 random(1);
   Model model(100, {}, true);
@@ -238,7 +260,10 @@ TEST(KvSequence, EverySequenceSeesItsOwnEntries) {
         for (auto i = static_cast<int64_t>(1 + random() % 40); i > 0; --i) {
           prompt.push_back(static_cast<TokenId>(random() % 2));
         }
-        if (!model.Admit(prompt, 1 + static_cast<int64_t>(random() % 120))) break;
+        const auto num_new = static_cast<int64_t>(1 + random() % 120);
+        const auto last = std::ssize(prompt) - 1;
+        const int64_t first_needed = random() % 4 == 0 ? static_cast<int64_t>(random()) % (last + 1) : last;
+        if (!model.Admit(prompt, num_new, first_needed)) break;
         --num_left;
       }
       ASSERT_FALSE(model.idle());

@@ -214,7 +214,7 @@ RC_GTEST_PROP(Sampler, LogprobsSumToOneAndTopIsSorted, ()) {
   for (const int i : ints) logits.push_back(static_cast<float>(i) / 20);
   Sampler sampler(Kernels(), static_cast<int64_t>(logits.size()));
   const int num_top = std::min<int>(20, static_cast<int>(logits.size()));
-  const TokenLogprobs result = sampler.Logprobs(logits, 0, num_top);
+  const TokenLogprobs result = sampler.Logprobs(logits, std::array<TokenId, 1>{0}, num_top)[0];
   RC_ASSERT(static_cast<int>(result.top.size()) == num_top);
   double sum = 0;
   for (size_t id = 0; id < logits.size(); ++id) sum += std::exp(LogProbability(logits, static_cast<TokenId>(id)));

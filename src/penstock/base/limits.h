@@ -54,6 +54,7 @@ inline constexpr double kMaxLogitBias = 100;  // on both sides of 0
 inline constexpr size_t kMaxBiasedTokens = 1024;
 inline constexpr size_t kMaxBadWords = 128;
 inline constexpr int64_t kMaxAnswers = 128;  // of one request
+inline constexpr size_t kMaxChoices = 1024;  // of one request
 inline constexpr size_t kMaxStopTokens = 128;
 inline constexpr double kMaxRepetitionPenalty = 100;
 inline constexpr int kMaxStopTexts = 16;

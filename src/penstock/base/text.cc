@@ -189,4 +189,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+static constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
+
+std::string_view WithoutLeadingSpace(std::string_view text) {
+  return text.substr(std::min(text.size(), text.find_first_not_of(kWhiteSpace)));
+}
+
+std::string_view WithoutTrailingSpace(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);
+}
+
 }  // namespace penstock

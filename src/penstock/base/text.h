@@ -42,4 +42,8 @@ std::string Excerpt(std::string_view text, size_t max_bytes = 200);
 // Returns the Levenshtein distance in bytes, for "did you mean". Takes a time of a.size() * b.size().
 size_t EditDistance(std::string_view a, std::string_view b);
 
+// Return a part of the text: without the white space at its beginning, or at its end.
+std::string_view WithoutLeadingSpace(std::string_view text);
+std::string_view WithoutTrailingSpace(std::string_view text);
+
 }  // namespace penstock

@@ -66,6 +66,10 @@ std::string CheckShard(const std::string& text) {
   return status.ok() ? "" : Message(status);
 }
 
+std::string CheckTask(const std::string& text) {
+  return FindChoice(text, JobTasks()) != nullptr ? "" : "expected one of " + ChoiceNames(JobTasks());
+}
+
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = AddCommand(app, "run", "offline batch job: a JSONL file of requests to a JSONL file of results");
@@ -83,6 +87,13 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
           "answer only every N-th request, beginning with the I-th; penstock merge joins the outputs of all N shards")
       .Check(CheckShard)
       .TypeName("I/N");
+  AddFlag(
+      *command, "--task", flags->task,
+      "answer: generate answers, or score the choices of requests that have some; classify: score the choices of all "
+      "requests, and write the best one")
+      .Check(CheckTask)
+      .TypeName("NAME")
+      .ShowDefault();
   AddFlag(*command, "--drain", flags->job.drain_s,
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)

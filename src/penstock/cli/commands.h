@@ -56,6 +56,7 @@ struct RunFlags {
   ModelFlags model;
   JobOptions job;                    // sampling flags that are not given stay empty, so the model's defaults apply
   std::optional<std::string> shard;  // "2/16"
+  std::string task = "answer";       // a name in JobTasks()
   bool validate_only = false;
   bool as_json = false;  // with validate_only
 };

@@ -65,6 +65,7 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
   const LoadedModel& loaded = *model.loaded();
   const PromptMaker maker{.model = model.Info(formats, options.context_length),
                           .tokenize = [&loaded](std::string_view text) { return loaded.Tokenize(text); },
+                          .tokenize_piece = [&loaded](std::string_view text) { return loaded.TokenizePiece(text); },
                           .tokenize_chat = [&loaded](const Chat& chat) { return loaded.TokenizeChat(chat); },
                           .system = flags.job.system};
   const SamplingParams sampling = Overlay({.max_tokens = flags.job.default_max_tokens}, flags.job.sampling);

@@ -123,6 +123,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (flags.shard.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(flags.job.shard, ParseShard(*flags.shard));
   }
+  flags.job.task = FindChoice(flags.task, JobTasks())->value;
   const std::atomic<bool>& stop_requested = StopOnSignals();
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return ValidateOnly(flags, stop_requested);
@@ -148,6 +149,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (ranks.communicator != nullptr && options.policy.expert_parallel == ExpertParallel::kCut) {
     flags.job.engine_settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
   }
+  if (flags.job.task != JobTask::kAnswer) flags.job.engine_settings.emplace_back("task", flags.task);
   if (options.attention_window > 0) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
     flags.job.engine_settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));

@@ -46,7 +46,9 @@ class EngineImpl : public InstrumentedEngine {
   absl::Status text_status() const override { return model_->tokenizer_status; }
   absl::Status chat_status() const override { return model_->chat_template_status; }
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override { return model_->Tokenize(text); }
-  absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override;
+  absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override {
+    return model_->TokenizePiece(text);
+  }
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return model_->TokenizeChat(chat);
   }
@@ -99,10 +101,9 @@ class EngineImpl : public InstrumentedEngine {
     return {.cache = executor_->kv_cache(),
             .window = policy().kv_window,
             .prompt = sequence.token_ids(),
+            .first_needed_row = sequence.first_needed_row(),
             .max_positions = sequence.max_positions(),
-            // A prompt whose log-probabilities are wanted must be computed in full.
-            .shares_pages = shares_prefixes_ && sequence.sampling().prompt_logprobs < 0 &&
-                            !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
+            .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
   }
   // Returns the waiting request that is admitted next: of the first ones, the one that shares the most pages.
   size_t ChooseWaiting() const;
@@ -278,11 +279,6 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizePiece(std::string_view text) const {
-  PENSTOCK_RETURN_IF_ERROR(model_->tokenizer_status);
-  return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo);
-}
-
 ChatAnswer EngineImpl::ReadAnswer(const Completion& completion) const {
   if (model_->tokenizer != nullptr) {
     if (const auto harmony = HarmonyReader::For(*model_->tokenizer)) {
@@ -306,6 +302,14 @@ absl::Status EngineImpl::Check(const Request& request) const {
   for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(CheckIds({&id, 1}));
   for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(CheckIds(word));
   PENSTOCK_RETURN_IF_ERROR(CheckIds(request.sampling.stop_token_ids));
+  PENSTOCK_RETURN_IF_ERROR(CheckIds(request.rivals));
+  if (!request.rivals.empty() && (request.sampling.max_tokens > 0 || request.sampling.prompt_logprobs < 0)) {
+    return InputError("rivals: only a prompt that is scored, with max_tokens 0 and prompt_logprobs, has them");
+  }
+  const int64_t last_scored = std::ssize(request.prompt_ids) - (request.rivals.empty() ? 1 : 0);
+  if (request.first_scored < 0 || request.first_scored > last_scored) {
+    return InputError("first_scored: expected a number from 0 to {}, found {}", last_scored, request.first_scored);
+  }
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
   }

@@ -30,9 +30,9 @@ RowSampler::Choice RowSampler::Choose(const Sequence& sequence, int64_t pos, std
   const SamplingParams& sampling = sequence.sampling();
   Choice choice;
   if (sequence.wants_prompt_logprobs(pos + 1)) {
-    choice.token_id = sequence.token_id(pos + 1);
-    choice.logprobs = sampler.Logprobs(logits, choice.token_id, sampling.prompt_logprobs);
-    if (std::isnan(choice.logprobs.chosen.logprob)) choice.token_id = -1;
+    const std::vector<TokenId> scored = sequence.scored_at(pos + 1);
+    choice.of_prompt = sampler.Logprobs(logits, scored, sampling.prompt_logprobs);
+    if (!std::isnan(choice.of_prompt[0].chosen.logprob)) choice.token_id = scored[0];
     return choice;
   }
   std::vector<float> original;
@@ -46,8 +46,8 @@ RowSampler::Choice RowSampler::Choose(const Sequence& sequence, int64_t pos, std
     choice.token_id = static_cast<TokenId>(uniform * static_cast<double>(config_->vocab_size));
   }
   if (sampling.logprobs >= 0 && choice.token_id >= 0) {
-    choice.logprobs = sampler.Logprobs(original.empty() ? std::span<const float>(logits) : original, choice.token_id,
-                                       sampling.logprobs);
+    choice.logprobs = std::move(sampler.Logprobs(original.empty() ? std::span<const float>(logits) : original,
+                                                 {&choice.token_id, 1}, sampling.logprobs)[0]);
   }
   return choice;
 }
@@ -60,7 +60,7 @@ bool RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
     return false;
   }
   if (sequence.wants_prompt_logprobs(pos + 1)) {
-    sequence.SetPromptLogprobs(pos + 1, std::move(choice.logprobs));
+    sequence.SetPromptLogprobs(pos + 1, std::move(choice.of_prompt));
     return false;
   }
   const SamplingParams& sampling = sequence.sampling();

@@ -40,6 +40,7 @@ class RowSampler {
   struct Choice {
     TokenId token_id = -1;  // -1: the logits are broken
     TokenLogprobs logprobs;
+    std::vector<TokenLogprobs> of_prompt;  // of Sequence::scored_at(); then no token is chosen
   };
   Choice Choose(const Sequence& sequence, int64_t pos, std::span<float> logits, Sampler& sampler) const;
   bool Take(Sequence& sequence, int64_t pos, Choice choice) const;

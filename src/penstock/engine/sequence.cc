@@ -1,6 +1,7 @@
 #include "penstock/engine/sequence.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "penstock/base/check.h"
 
@@ -12,13 +13,30 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       num_prompt_tokens_(static_cast<int64_t>(request.prompt_ids.size())),
       token_ids_(std::move(request.prompt_ids)),
       history_(sampling_),
-      decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)) {
+      decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)),
+      first_scored_(request.first_scored),
+      rivals_(std::move(request.rivals)),
+      // The last token of a prompt that is only scored predicts nothing.
+      num_unwanted_(sampling_.max_tokens == 0 && rivals_.empty() && num_prompt_tokens_ > 1 ? 1 : 0) {
   if (decoder_ && request.continues_text) decoder_->ContinueText();
   history_.AddPrompt(token_ids_);
   if (sampling_.prompt_logprobs >= 0) {
-    prompt_logprobs_.resize(token_ids_.size());
-    prompt_logprobs_[0].chosen.token_id = token_ids_[0];
+    prompt_logprobs_.resize(static_cast<size_t>(num_prompt_tokens_ - first_scored_));
+    if (first_scored_ == 0) prompt_logprobs_[0].chosen.token_id = token_ids_[0];
   }
+}
+
+std::vector<TokenId> Sequence::scored_at(int64_t pos) const {
+  std::vector<TokenId> ids;
+  if (pos < num_prompt_tokens_) ids.push_back(token_ids_[pos]);
+  if (pos == std::max<int64_t>(first_scored_, 1)) ids.insert(ids.end(), rivals_.begin(), rivals_.end());
+  return ids;
+}
+
+void Sequence::SetPromptLogprobs(int64_t pos, std::vector<TokenLogprobs> logprobs) {
+  auto next = logprobs.begin();
+  if (pos < num_prompt_tokens_) prompt_logprobs_[pos - first_scored_] = std::move(*next++);
+  if (next != logprobs.end()) rival_logprobs_.assign(std::move_iterator(next), std::move_iterator(logprobs.end()));
 }
 
 void Sequence::Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs) {
@@ -87,6 +105,7 @@ Completion Sequence::Release() {
   completion.finish_reason = finish_reason_;
   completion.logprobs = std::move(logprobs_);
   completion.prompt_logprobs = std::move(prompt_logprobs_);
+  completion.rivals = std::move(rival_logprobs_);
   return completion;
 }
 

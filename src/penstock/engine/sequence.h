@@ -1,6 +1,7 @@
 // A request in the batch: its tokens, its KV pages, and the text that it has generated so far.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -26,7 +27,7 @@ class Sequence {
   // num_computed() counts the tokens whose KV entries exist, and num_pending() the other known tokens, which the next
   // passes compute.
   int64_t num_computed() const { return num_computed_; }
-  int64_t num_pending() const { return static_cast<int64_t>(token_ids_.size()) - num_computed_; }
+  int64_t num_pending() const { return static_cast<int64_t>(token_ids_.size()) - num_unwanted_ - num_computed_; }
   void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
   // Whether a part of the prompt is not yet computed.
@@ -44,9 +45,19 @@ class Sequence {
 
   // Takes a generated token that is not the end-of-sequence token.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
-  // Whether the log-probability of the prompt's token at `pos` is wanted.
-  bool wants_prompt_logprobs(int64_t pos) const { return sampling_.prompt_logprobs >= 0 && pos < num_prompt_tokens_; }
-  void SetPromptLogprobs(int64_t pos, TokenLogprobs logprobs) { prompt_logprobs_[pos] = std::move(logprobs); }
+  // Returns the first row that the sequence must compute itself, for its logits.
+  int64_t first_needed_row() const {
+    return sampling_.prompt_logprobs < 0 ? num_prompt_tokens_ - 1 : std::max<int64_t>(first_scored_, 1) - 1;
+  }
+  // Whether log-probabilities are wanted in place of the prompt's token at `pos`, or directly behind the prompt.
+  bool wants_prompt_logprobs(int64_t pos) const {
+    return sampling_.prompt_logprobs >= 0 && pos >= first_scored_ &&
+           (pos < num_prompt_tokens_ || (pos == first_scored_ && !rivals_.empty()));
+  }
+  // Returns the tokens whose log-probabilities are wanted at `pos`: the prompt's own, then rivals.
+  std::vector<TokenId> scored_at(int64_t pos) const;
+  // Takes the log-probabilities of these tokens.
+  void SetPromptLogprobs(int64_t pos, std::vector<TokenLogprobs> logprobs);
   // Ends a sequence that only scores its prompt, once that is computed.
   void FinishIfOnlyScored() {
     if (sampling_.max_tokens == 0 && num_pending() == 0 && !finished_) Finish(FinishReason::kLength);
@@ -80,7 +91,10 @@ class Sequence {
   std::optional<StreamDecoder> decoder_;
   std::string text_;
   size_t num_given_bytes_ = 0;  // bytes of text_ that TakeFinalText() has returned
-  std::vector<TokenLogprobs> logprobs_, prompt_logprobs_;
+  int64_t first_scored_;
+  std::vector<TokenId> rivals_;
+  int64_t num_unwanted_;  // tokens at the end of the prompt that nothing depends on
+  std::vector<TokenLogprobs> logprobs_, prompt_logprobs_, rival_logprobs_;
   bool finished_ = false;
   FinishReason finish_reason_ = FinishReason::kStop;
   absl::Status status_;  // the first failure of its passes

@@ -143,7 +143,8 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, const std::vector<
     return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
                    manifest_path);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop, options.shard));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report,
+                            ValidateInput(job.inputs, WithDefaults(options), stop, options.shard, options.task));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
   job.manifest.job_digest = JobDigest(job.manifest.job);
@@ -262,6 +263,7 @@ void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& eng
   numbers.num_requests = counts.num_done - counts.num_resumed;
   numbers.num_failed = counts.num_failed;
   numbers.failures = counts.failures;
+  numbers.labels = counts.labels;
   numbers.model = engine.model().name;
   numbers.engine = engine.stats();
   numbers.plan = engine.memory_plan();
@@ -273,7 +275,8 @@ absl::StatusOr<ValidatedJob> ValidateJob(const JobOptions& options, const std::a
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, InputNames(options.input_paths));
   ValidatedJob job;
   PENSTOCK_ASSIGN_OR_RETURN(job.inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop, options.shard));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report,
+                            ValidateInput(job.inputs, WithDefaults(options), stop, options.shard, options.task));
   return job;
 }
 
@@ -295,7 +298,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
   if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
     summary.nothing_to_do = true;
-    progress.Print(NothingToDo(options, job.scan));
+    progress.Print(NothingToDo(options, job.scan) + FormatAccuracy(job.scan.labels));
     summary.numbers.total_s = SecondsSince(start);
     return summary;  // the statistics of the run that answered the requests stay
   }
@@ -324,6 +327,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
                  .system = options.system,
                  .seed = options.seed,
                  .sampling = Overlay(engine->default_sampling(), options.sampling),
+                 .task = options.task,
                  .drain_s = options.drain_s,
                  .on_progress = [&](const ProgressCounts& counts) {
                    summary.numbers.memory.Update(SecondsSince(run_start));

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/job/input/request_line.h"
 #include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/input/shard.h"
 #include "penstock/job/input/validate_input.h"
@@ -40,6 +41,7 @@ struct JobOptions {
   uint64_t seed = 0;  // for requests without a seed
   // The date that chat templates see, "2026-11-21"; empty: the day on which the job began.
   std::string date;
+  JobTask task = JobTask::kAnswer;
   std::optional<std::string> system;  // system message of chats and turns that have none
   // From flags: they override the model's defaults, and a request's own fields override them.
   SamplingOverrides sampling;

@@ -14,7 +14,28 @@ namespace {
 struct ScannedResult {
   std::string id;
   bool failed = false;
+  std::optional<LabelCounts> labels;
 };
+
+// Returns the object in a field; null if there is none.
+const json::object* Member(const json::object* object, std::string_view name) {
+  const json::value* value =
+      object == nullptr ? nullptr : object->if_contains(json::string_view(name.data(), name.size()));
+  return value == nullptr ? nullptr : value->if_object();
+}
+
+// Reads whether a scored result has the right choice.
+std::optional<LabelCounts> LabelsOf(const json::object& result) {
+  const json::object* body = Member(Member(&result, "response"), "body");
+  for (const std::string_view name : {"scores", "classification"}) {
+    const json::object* scores = Member(body, name);
+    if (scores == nullptr || !scores->contains("correct") || !scores->contains("correct_per_char")) continue;
+    LabelCounts labels;
+    labels.Add(scores->at("correct") == json::value(true), scores->at("correct_per_char") == json::value(true));
+    return labels;
+  }
+  return std::nullopt;
+}
 
 // Returns nullopt when the line is not a whole JSON object, as after a torn write.
 std::optional<ScannedResult> ScanResult(const Line& line) {
@@ -28,6 +49,7 @@ std::optional<ScannedResult> ScanResult(const Line& line) {
   }
   const json::value* error = object.if_contains("error");
   result.failed = error != nullptr && !error->is_null();
+  result.labels = LabelsOf(object);
   return result;
 }
 
@@ -57,7 +79,8 @@ absl::StatusOr<OutputTail> ForEachResult(const OutputToScan& output,
                      output.path, line.number, result->id);
     }
     if (first_torn != 0) continue;
-    PENSTOCK_RETURN_IF_ERROR(on_result({.input_line = *input_line, .failed = result->failed, .line = line}));
+    PENSTOCK_RETURN_IF_ERROR(
+        on_result({.input_line = *input_line, .failed = result->failed, .labels = result->labels, .line = line}));
     tail.good_bytes = line.offset + line.num_bytes + 1;
   }
 }
@@ -78,6 +101,7 @@ absl::StatusOr<OutputScan> ScanOutput(const OutputToScan& output, absl::Function
     if (scan.done[static_cast<size_t>(result.input_line)]) return SecondResult(output.path, result);
     scan.done[static_cast<size_t>(result.input_line)] = true;
     ++scan.num_done;
+    if (result.labels.has_value()) scan.labels.Add(*result.labels);
     if (!result.failed) return absl::OkStatus();
     ++scan.num_failed;
     scan.failed_lines.push_back(result.line.number);

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "penstock/job/input/line_reader.h"
+#include "penstock/job/result_line.h"
 
 namespace penstock {
 
@@ -21,6 +23,7 @@ struct OutputScan {
   int64_t num_done = 0;
   int64_t num_failed = 0;             // results that are error records
   std::vector<int64_t> failed_lines;  // their lines in the output
+  LabelCounts labels;                 // of results that say whether they are correct
   uint64_t good_bytes = 0;            // the file up to here is whole results of this job
   int64_t num_torn_lines = 0;         // whole or partial lines after good_bytes, left by a crash
 };
@@ -36,7 +39,8 @@ struct OutputToScan {
 // A whole result.
 struct FoundResult {
   int64_t input_line;
-  bool failed;  // it is an error record
+  bool failed;                        // it is an error record
+  std::optional<LabelCounts> labels;  // of this result, if it says whether it is correct
   const Line& line;
 };
 

@@ -20,6 +20,7 @@ struct ProgressCounts {
   int64_t num_done = 0;      // including failed ones
   int64_t num_failed = 0;
   int64_t num_resumed = 0;              // done by an earlier run
+  LabelCounts labels = {};              // also of earlier runs
   TokenCounts finished = {};            // of the requests that this run has answered
   TokenCounts max_expected = {};        // of an average request, from its text and max_tokens
   std::vector<Failures> failures = {};  // of this run

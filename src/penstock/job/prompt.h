@@ -17,6 +17,7 @@ namespace penstock {
 struct PromptMaker {
   ModelInfo model;
   std::function<absl::StatusOr<std::vector<TokenId>>(std::string_view)> tokenize;
+  std::function<absl::StatusOr<std::vector<TokenId>>(std::string_view)> tokenize_piece;  // Engine::TokenizePiece
   std::function<absl::StatusOr<std::vector<TokenId>>(const Chat&)> tokenize_chat;
   std::optional<std::string> system;  // see JobOptions
 };

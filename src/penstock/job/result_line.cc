@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
+#include "penstock/job/scoring.h"
 
 namespace penstock {
 namespace {
@@ -189,6 +190,44 @@ json::object Message(const ChatAnswer& answer, int64_t line_number, size_t choic
   return message;
 }
 
+// Returns the number of characters of a choice, without white space at its beginning.
+int64_t NumChars(const std::string& text) {
+  return std::ranges::count_if(WithoutLeadingSpace(text), [](char c) { return !ContinuesCharacter(c); });
+}
+
+std::vector<ChoiceScore> ScoresOf(const RequestResult& result) {
+  std::vector<ChoiceScore> scores;
+  for (const ResultChoice& choice : result.choices) scores.push_back(ScoreOf(choice.completion.logprobs));
+  return scores;
+}
+
+// Returns the fields of a scored request that concern all choices.
+json::object BestFields(const RequestResult& result) {
+  const BestChoices best = BestOf(result);
+  json::object fields = {{"best", best.by_logprob}, {"best_per_char", best.by_logprob_per_char}};
+  if (!result.label.has_value()) return fields;
+  fields["label"] = *result.label;
+  fields["correct"] = best.by_logprob == *result.label;
+  fields["correct_per_char"] = best.by_logprob_per_char == *result.label;
+  return fields;
+}
+
+// Returns the field `classification` of a short result: the best choice, and the log-likelihoods of all.
+json::object Classification(const RequestResult& result) {
+  json::array logprobs;
+  for (const ChoiceScore& score : ScoresOf(result)) logprobs.emplace_back(score.logprob);
+  json::object fields = BestFields(result);
+  fields["best_choice"] = ReplaceInvalidUtf8(result.choices[fields["best"].as_int64()].completion.text);
+  fields["logprobs"] = std::move(logprobs);
+  return fields;
+}
+
+void AppendScore(const Completion& completion, std::string& out) {
+  const ChoiceScore score = ScoreOf(completion.logprobs);
+  out += fmt::format(R"(,"logprob":{},"num_tokens":{},"is_greedy":{})", Json(score.logprob), score.num_tokens,
+                     score.is_greedy);
+}
+
 void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_number, const TokenText& token_text,
                   std::string& out) {
   const ResultChoice& choice = result.choices[choice_idx];
@@ -210,6 +249,7 @@ void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_n
   if (!chat && result.shown_prompt_logprobs >= 0) {
     AppendPromptLogprobs(choice.completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
   }
+  if (result.is_scored) AppendScore(choice.completion, out);
   const bool stopped = choice.completion.finish_reason == FinishReason::kStop;
   const bool calls = stopped && !choice.answer.tool_calls.empty();
   out += fmt::format(R"(,"finish_reason":"{}")", calls ? "tool_calls" : stopped ? "stop" : "length");
@@ -227,6 +267,13 @@ json::object Head(const ResultHead& head) {
 }
 
 }  // namespace
+
+BestChoices BestOf(const RequestResult& result) {
+  const std::vector<ChoiceScore> scores = ScoresOf(result);
+  std::vector<int64_t> num_chars;
+  for (const ResultChoice& choice : result.choices) num_chars.push_back(NumChars(choice.completion.text));
+  return {BestChoice(scores), BestChoice(scores, num_chars)};
+}
 
 std::string ResultId(uint64_t job_digest, int64_t line_number) {
   return fmt::format("{}{:016x}", kIdPrefix, ResultNumber(job_digest, line_number));
@@ -253,15 +300,22 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
   std::string out = OpenJson(Head(head));
   out += R"(,"response":)" + OpenJson({{"status_code", 200}, {"request_id", fmt::format("req_{:016x}", number)}});
   out += R"(,"body":)" + OpenJson({{"id", fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", number)},
-                                   {"object", chat ? "chat.completion" : "text_completion"},
+                                   {"object", result.is_short ? "classification"
+                                              : chat          ? "chat.completion"
+                                                              : "text_completion"},
                                    {"created", 0},
                                    {"model", ReplaceInvalidUtf8(result.model)}});
-  out += R"(,"choices":[)";
-  for (size_t i = 0; i < result.choices.size(); ++i) {
-    if (i > 0) out += ',';
-    AppendChoice(result, i, head.line_number, token_text, out);
+  if (result.is_short) {
+    out += R"(,"classification":)" + Json(Classification(result));
+  } else {
+    out += R"(,"choices":[)";
+    for (size_t i = 0; i < result.choices.size(); ++i) {
+      if (i > 0) out += ',';
+      AppendChoice(result, i, head.line_number, token_text, out);
+    }
+    out += ']';
+    if (result.is_scored) out += R"(,"scores":)" + Json(BestFields(result));
   }
-  out += ']';
   if (chat && result.shown_prompt_logprobs >= 0) {
     AppendPromptLogprobs(result.choices[0].completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
   }

@@ -39,17 +39,54 @@ struct RequestResult {
   RequestKind kind = RequestKind::kCompletion;
   std::string model;
   std::vector<ResultChoice> choices;
-  std::vector<std::string> answers;  // kTurns: the answer to every turn
-  int64_t prompt_tokens = 0;         // sum over all turns, not over choices
-  int64_t completion_tokens = 0;     // sum over all turns and choices
-  int logprobs = -1;                 // as requested
-  bool echoes_prompt = false;        // log-probabilities begin with those of the prompt
-  std::string prompt = {};           // that the text of a completion begins with
-  int shown_prompt_logprobs = -1;    // alternatives in the field prompt_logprobs; -1: no such field
+  std::vector<std::string> answers;   // kTurns: the answer to every turn
+  int64_t prompt_tokens = 0;          // sum over all turns, not over choices
+  int64_t completion_tokens = 0;      // sum over all turns and choices
+  int logprobs = -1;                  // as requested
+  bool echoes_prompt = false;         // log-probabilities begin with those of the prompt
+  std::string prompt = {};            // that the text of a completion begins with
+  int shown_prompt_logprobs = -1;     // alternatives in the field prompt_logprobs; -1: no such field
+  bool is_scored = false;             // the choices were given, and have log-probabilities with alternatives
+  bool is_short = false;              // if scored: only the best choice is written in full
+  std::optional<int64_t> label = {};  // if scored: the index of the right choice
 };
 
 // Engine::TokenBytes
 using TokenText = std::function<std::string(TokenId, bool begins_text)>;
+
+// The choices that a scored request finds best.
+struct BestChoices {
+  int64_t by_logprob = 0;
+  int64_t by_logprob_per_char = 0;
+};
+// REQUIRES: result.is_scored.
+BestChoices BestOf(const RequestResult& result);
+
+// Requests that say which of their choices is right.
+class LabelCounts {
+ public:
+  int64_t num_labelled = 0;
+  int64_t num_correct = 0;           // the most likely choice was the right one
+  int64_t num_correct_per_char = 0;  // the same for the most likely one per character
+
+  void Add(bool is_correct, bool is_correct_per_char) {
+    ++num_labelled;
+    num_correct += is_correct ? 1 : 0;
+    num_correct_per_char += is_correct_per_char ? 1 : 0;
+  }
+  void Add(const LabelCounts& other) {
+    num_labelled += other.num_labelled;
+    num_correct += other.num_correct;
+    num_correct_per_char += other.num_correct_per_char;
+  }
+  double accuracy() const { return Share(num_correct); }
+  double accuracy_per_char() const { return Share(num_correct_per_char); }
+
+ private:
+  double Share(int64_t count) const {
+    return num_labelled > 0 ? static_cast<double>(count) / static_cast<double>(num_labelled) : 0;
+  }
+};
 
 // Each returns one line without the newline, always valid UTF-8 and valid JSON.
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text);

@@ -1,6 +1,7 @@
 #include "penstock/job/runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <xxhash.h>
@@ -20,6 +21,7 @@ Runner::Runner(const Args& args)
     : args_(args),
       prompts_{.model = args.engine.model(),
                .tokenize = [&engine = args.engine](std::string_view text) { return engine.Tokenize(text); },
+               .tokenize_piece = [&engine = args.engine](std::string_view text) { return engine.TokenizePiece(text); },
                .tokenize_chat = [&engine = args.engine](const Chat& chat) { return engine.TokenizeChat(chat); },
                .system = args.system},
       reader_(args.inputs) {
@@ -27,6 +29,7 @@ Runner::Runner(const Args& args)
   counts_.num_done = args.scan.num_done;
   counts_.num_resumed = args.scan.num_done;
   counts_.num_failed = args.scan.num_failed;
+  counts_.labels = args.scan.labels;
   constexpr double kBytesPerToken = 4;
   const Workload expected = WorkloadOf(args.report, kBytesPerToken);
   const double prompts_per_request = static_cast<double>(args.report.prompts.num_prompts) /
@@ -120,6 +123,7 @@ absl::Status Runner::Fill(const std::atomic<bool>& stop) {
 absl::Status Runner::StartLine(const Line& line) {
   RequestLine parsed = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
   CheckLineModel(args_.report, parsed);
+  CheckLineTask(args_.task, parsed);
   const auto active = std::make_shared<Active>();
   active->head = {args_.job_digest, line.number, parsed.id, reader_.place()};
   if (parsed.error.has_value()) return WriteError(*active, *parsed.error);
@@ -129,7 +133,46 @@ absl::Status Runner::StartLine(const Line& line) {
   return Submit(active);
 }
 
+absl::Status Runner::SubmitAs(Request request, const std::shared_ptr<Active>& active, size_t choice_idx) {
+  PENSTOCK_ASSIGN_OR_RETURN(const RequestId id, args_.engine.Submit(std::move(request)));
+  const bool is_new = active_.emplace(id, Place{active, choice_idx}).second;
+  PENSTOCK_CHECK(is_new);
+  return absl::OkStatus();
+}
+
+absl::Status Runner::SubmitScoredPrompt(const std::shared_ptr<Active>& active) {
+  PENSTOCK_ASSIGN_OR_RETURN(active->scored, ScoredPromptOf(prompts_, active->request));
+  active->choices.resize(active->request.choices.size());
+  active->num_left = 1;
+  return SubmitAs(FirstScoringRequest(active->scored, active->sampling.logprobs), active, kOfPrompt);
+}
+
+absl::Status Runner::SubmitChoices(const std::shared_ptr<Active>& active, const Completion& of_prompt) {
+  active->prompt_tokens = of_prompt.num_prompt_tokens;
+  active->num_left = 0;
+  for (size_t i = 0; i < active->choices.size(); ++i) {
+    Completion& choice = active->choices[i].completion;
+    const std::vector<TokenId>& ids = active->scored.choices[i];
+    active->completion_tokens += std::ssize(ids);
+    choice.logprobs = {of_prompt.rivals[i]};
+    choice.finish_reason = FinishReason::kLength;
+    choice.text = std::move(active->request.choices[i].text);
+    if (choice.text.empty()) {
+      for (const TokenId id : ids) choice.text += args_.engine.TokenBytes(id, /*begins_text=*/false);
+    }
+  }
+  for (size_t i = 0; i < active->choices.size(); ++i) {
+    std::optional<Request> request = FurtherScoringRequest(active->scored, i, active->sampling.logprobs);
+    if (!request.has_value()) continue;
+    ++active->num_left;
+    PENSTOCK_RETURN_IF_ERROR(SubmitAs(*std::move(request), active, i));
+  }
+  active->scored = {};
+  return active->num_left > 0 ? absl::OkStatus() : WriteFinished(*active);
+}
+
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
+  if (!active->request.choices.empty()) return SubmitScoredPrompt(active);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
   Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
   for (const std::string& word : active->request.bad_words) {
@@ -148,9 +191,7 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
     const int64_t stream = -static_cast<int64_t>(active->answers.size() + i);
     Request answer = request;
     if (stream != 0) answer.sampling.seed = RequestSeed(seed, stream);
-    PENSTOCK_ASSIGN_OR_RETURN(const RequestId id, args_.engine.Submit(std::move(answer)));
-    const bool is_new = active_.emplace(id, Place{active, i}).second;
-    PENSTOCK_CHECK(is_new);
+    PENSTOCK_RETURN_IF_ERROR(SubmitAs(std::move(answer), active, i));
   }
   return absl::OkStatus();
 }
@@ -170,11 +211,15 @@ absl::Status Runner::Submit(const std::shared_ptr<Active>& active) {
     if (active->request.kind != RequestKind::kTurns) active->request.chat = {};
     return absl::OkStatus();
   }
+  return GiveUp(*active, status);
+}
+
+absl::Status Runner::GiveUp(Active& active, const absl::Status& status) {
   if (FaultOf(status) != Fault::kInput && FaultOf(status) != Fault::kModel) {
-    return Annotate(status, active->head.place.FullText());
+    return Annotate(status, active.head.place.FullText());
   }
-  active->num_left = 0;
-  return WriteFailure(*active, status);
+  active.num_left = 0;
+  return WriteFailure(active, status);
 }
 
 // Writes the error record of a request.
@@ -213,6 +258,15 @@ absl::Status Runner::Finish(Completion completion) {
     active->num_left = 0;
     return WriteFailure(*active, completion.status);
   }
+  if (choice_idx == kOfPrompt) {
+    const absl::Status submitted = SubmitChoices(active, completion);
+    return submitted.ok() ? submitted : GiveUp(*active, submitted);
+  }
+  if (!active->request.choices.empty()) {
+    std::vector<TokenLogprobs>& logprobs = active->choices[choice_idx].completion.logprobs;
+    std::ranges::move(completion.prompt_logprobs, std::back_inserter(logprobs));
+    return --active->num_left > 0 ? absl::OkStatus() : WriteFinished(*active);
+  }
   if (choice_idx == 0) active->prompt_tokens += completion.num_prompt_tokens;
   active->completion_tokens += static_cast<int64_t>(completion.token_ids.size());
   ResultChoice& choice = active->choices[choice_idx];
@@ -223,21 +277,32 @@ absl::Status Runner::Finish(Completion completion) {
     active->answers.push_back(choice.answer.content);
     if (active->answers.size() < active->request.turns.size()) return Submit(active);
   }
-  const RequestResult result = {.kind = active->request.kind,
+  return WriteFinished(*active);
+}
+
+absl::Status Runner::WriteFinished(Active& active) {
+  const RequestResult result = {.kind = active.request.choices.empty() ? active.request.kind : RequestKind::kCompletion,
                                 .model = args_.model_name,
-                                .choices = std::move(active->choices),
-                                .answers = std::move(active->answers),
-                                .prompt_tokens = active->prompt_tokens,
-                                .completion_tokens = active->completion_tokens,
-                                .logprobs = active->sampling.logprobs,
-                                .echoes_prompt = active->request.echoes_prompt,
-                                .prompt = std::move(active->request.prompt),
-                                .shown_prompt_logprobs = active->request.shown_prompt_logprobs};
+                                .choices = std::move(active.choices),
+                                .answers = std::move(active.answers),
+                                .prompt_tokens = active.prompt_tokens,
+                                .completion_tokens = active.completion_tokens,
+                                .logprobs = active.sampling.logprobs,
+                                .echoes_prompt = active.request.echoes_prompt,
+                                .prompt = std::move(active.request.prompt),
+                                .shown_prompt_logprobs = active.request.shown_prompt_logprobs,
+                                .is_scored = !active.request.choices.empty(),
+                                .is_short = args_.task == JobTask::kClassify,
+                                .label = active.request.label};
   const Engine& engine = args_.engine;
   const TokenText token_text = [&engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); };
-  counts_.finished.prompt += static_cast<double>(active->prompt_tokens);
-  counts_.finished.answer += static_cast<double>(active->completion_tokens);
-  return WriteResult(FormatResult(active->head, result, token_text));
+  if (result.label.has_value()) {
+    const BestChoices best = BestOf(result);
+    counts_.labels.Add(best.by_logprob == *result.label, best.by_logprob_per_char == *result.label);
+  }
+  counts_.finished.prompt += static_cast<double>(active.prompt_tokens);
+  counts_.finished.answer += static_cast<double>(active.completion_tokens);
+  return WriteResult(FormatResult(active.head, result, token_text));
 }
 
 absl::Status Runner::WriteResult(const std::string& result) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "penstock/job/progress.h"
 #include "penstock/job/prompt.h"
 #include "penstock/job/result_line.h"
+#include "penstock/job/scoring.h"
 
 namespace penstock {
 
@@ -45,7 +47,8 @@ class Runner {
     std::string model_name;             // that result lines name
     std::optional<std::string> system;  // see JobOptions
     uint64_t seed;
-    SamplingParams sampling;                                 // where requests start from
+    SamplingParams sampling;  // where requests start from
+    JobTask task;
     double drain_s;                                          // see JobOptions
     std::function<void(const ProgressCounts&)> on_progress;  // called after each step
   };
@@ -65,6 +68,7 @@ class Runner {
     SamplingParams sampling;
     std::vector<std::string> answers;  // answers to the turns so far
     std::vector<ResultChoice> choices;
+    ScoredPrompt scored;   // of a request with choices
     int64_t num_left = 0;  // answers that are not finished
     int64_t prompt_tokens = 0;
     int64_t completion_tokens = 0;
@@ -81,9 +85,18 @@ class Runner {
   // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
+  // Submits the prompt of a request with choices; then, when the prompt's last row has scored their first tokens,
+  // those of several tokens.
+  absl::Status SubmitScoredPrompt(const std::shared_ptr<Active>& active);
+  absl::Status SubmitChoices(const std::shared_ptr<Active>& active, const Completion& of_prompt);
+  absl::Status SubmitAs(Request request, const std::shared_ptr<Active>& active, size_t choice_idx);
+  // Writes the error record of a request that cannot be submitted; an error of the machine is returned instead.
+  absl::Status GiveUp(Active& active, const absl::Status& status);
   absl::Status Finish(Completion completion);
   // Adds to an error how far the job has come.
   absl::Status AnnotateStop(const absl::Status& status) const;
+  // Writes the result of a request whose answers are all there.
+  absl::Status WriteFinished(Active& active);
   absl::Status WriteFailure(const Active& active, const absl::Status& status);
   absl::Status WriteError(const Active& active, const LineError& error);
   absl::Status WriteResult(const std::string& result);
@@ -94,9 +107,10 @@ class Runner {
   bool at_end_ = false;
   bool has_told_of_failure_ = false;
   std::optional<Clock::time_point> drain_until_;  // set when the job stops
+  static constexpr size_t kOfPrompt = std::numeric_limits<size_t>::max();
   struct Place {
     std::shared_ptr<Active> active;
-    size_t choice_idx = 0;
+    size_t choice_idx = 0;  // kOfPrompt: the prompt of a request with choices
   };
   absl::flat_hash_map<RequestId, Place> active_;
   ProgressCounts counts_;

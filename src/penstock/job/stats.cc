@@ -71,6 +71,15 @@ static json::array FailuresJson(const std::vector<Failures>& all) {
   return list;
 }
 
+static json::value LabelsJson(const LabelCounts& labels) {
+  if (labels.num_labelled == 0) return nullptr;
+  return json::object{{"requests", labels.num_labelled},
+                      {"correct", labels.num_correct},
+                      {"accuracy", labels.accuracy()},
+                      {"correct_per_char", labels.num_correct_per_char},
+                      {"accuracy_per_char", labels.accuracy_per_char()}};
+}
+
 std::string FormatStats(const JobNumbers& numbers) {
   const EngineStats& e = numbers.engine;
   const MemoryPlan& plan = numbers.plan;
@@ -115,6 +124,7 @@ std::string FormatStats(const JobNumbers& numbers) {
       {"requests", numbers.num_requests},
       {"failed", numbers.num_failed},
       {"failures", FailuresJson(numbers.failures)},
+      {"labels", LabelsJson(numbers.labels)},
       {"done_before", numbers.num_resumed},
       {"prompt_tokens", e.prompt_tokens},
       {"computed_prompt_tokens", e.computed_prompt_tokens},
@@ -147,6 +157,13 @@ std::string FormatStatsOfError(const absl::Status& error) {
   return std::string(json::serialize(stats)) + "\n";
 }
 
+std::string FormatAccuracy(const LabelCounts& labels) {
+  if (labels.num_labelled == 0) return "";
+  return fmt::format("accuracy        {:.1f}% ({} of {}), by log-likelihood per character {:.1f}%\n",
+                     100 * labels.accuracy(), labels.num_correct, labels.num_labelled,
+                     100 * labels.accuracy_per_char());
+}
+
 std::string FormatSummary(const JobNumbers& numbers) {
   const EngineStats& e = numbers.engine;
   const int64_t wanted = e.expert_hits + e.expert_misses;
@@ -156,7 +173,8 @@ std::string FormatSummary(const JobNumbers& numbers) {
     text += fmt::format("\n                {} {}, the first in {}: {}", failures.num_requests, failures.code,
                         failures.first_place, Printable(failures.first_message));
   }
-  text += fmt::format("\ntokens          {} prompt", e.prompt_tokens);
+  text += "\n" + FormatAccuracy(numbers.labels);
+  text += fmt::format("tokens          {} prompt", e.prompt_tokens);
   if (e.computed_prompt_tokens < e.prompt_tokens) text += fmt::format(" ({} computed)", e.computed_prompt_tokens);
   text += fmt::format(", {} generated\n", e.generated_tokens);
   text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s,

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "penstock/engine.h"
+#include "penstock/job/result_line.h"
 
 namespace penstock {
 
@@ -56,6 +57,7 @@ struct JobNumbers {
   MemoryPlan plan;
   double predicted_tokens_per_s = 0;    // from OpenedEngine
   std::vector<Failures> failures = {};  // of this run
+  LabelCounts labels = {};              // also of earlier runs
   MemoryLog memory;
 };
 
@@ -67,6 +69,8 @@ std::string FormatStats(const JobNumbers& numbers);
 std::string FormatStatsOfError(const absl::Status& error);
 
 std::string FormatSummary(const JobNumbers& numbers);
+// Returns "accuracy        71.3% (713 of 1000), by log-likelihood per character 70.1%\n"; nothing without labels.
+std::string FormatAccuracy(const LabelCounts& labels);
 
 // Returns the most memory that this process ever had resident; 0 when /proc does not tell.
 uint64_t PeakRssBytes();

@@ -16,8 +16,10 @@ std::span<const TokenId> TokensOf(std::span<const TokenId> tokens, int64_t page_
   return tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(kPageTokens, end - begin)));
 }
 
-// Returns whether sequences share the page of a prompt: it is full without the prompt's last token.
-bool IsShareable(int64_t page_idx, int64_t num_prompt) { return (page_idx + 1) * kPageTokens < num_prompt; }
+// Returns whether sequences share the page of a prompt: it has no rows that each must compute.
+bool IsShareable(int64_t page_idx, int64_t first_needed_row) {
+  return (page_idx + 1) * kPageTokens <= first_needed_row;
+}
 
 // Calls visit(page) for each shared page with which the prompt begins.
 template <typename Visit>
@@ -25,7 +27,7 @@ void VisitShared(const KvSequence::Args& args, Visit visit) {
   const int64_t num_prompt = std::ssize(args.prompt), num_slots = args.window.NumPages(args.max_positions);
   const PrefixCache& prefixes = args.cache.prefixes();
   KvPageId page = kNoKvPage;
-  for (int64_t i = 0; args.shares_pages && i < num_slots && IsShareable(i, num_prompt); ++i) {
+  for (int64_t i = 0; args.shares_pages && i < num_slots && IsShareable(i, args.first_needed_row); ++i) {
     page = prefixes.Find(page, TokensOf(args.prompt, i, num_prompt));
     if (page == kNoKvPage) return;
     visit(i, page);
@@ -57,6 +59,7 @@ KvSequence::KvSequence(const Args& args)
     : cache_(&args.cache),
       window_(args.window),
       num_prompt_(std::ssize(args.prompt)),
+      first_needed_row_(args.first_needed_row),
       shares_pages_(args.shares_pages),
       pages_(static_cast<size_t>(args.window.NumPages(args.max_positions)), kNoKvPage),
       addresses_(pages_.size()) {
@@ -67,6 +70,7 @@ KvSequence::KvSequence(KvSequence&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
       window_(other.window_),
       num_prompt_(other.num_prompt_),
+      first_needed_row_(other.first_needed_row_),
       shares_pages_(other.shares_pages_),
       num_pages_(other.num_pages_),
       pages_(std::move(other.pages_)),
@@ -89,7 +93,7 @@ int64_t KvSequence::SlotOf(int64_t page_idx) const {
 
 void KvSequence::AddPage(std::span<const TokenId> tokens, int64_t page_idx) {
   PrefixCache& prefixes = cache_->prefixes();
-  const bool is_shareable = IsShareable(page_idx, num_prompt_);
+  const bool is_shareable = IsShareable(page_idx, first_needed_row_);
   const bool is_named = shares_pages_ && page_idx * kPageTokens < num_prompt_;
   const KvPageId parent = ParentOf(page_idx);
   KvPageId page = kNoKvPage;
@@ -122,18 +126,18 @@ void KvSequence::Open(std::span<const TokenId> tokens, int64_t end) {
 
 absl::StatusOr<int64_t> KvSequence::SkipComputed(std::span<const TokenId> tokens, int64_t pos) {
   PrefixCache& prefixes = cache_->prefixes();
-  const int64_t last = num_prompt_ - 1;
-  while (shares_pages_ && pos < last) {
+  while (shares_pages_ && pos < first_needed_row_) {
     Open(tokens, pos + 1);
     const int64_t page_idx = pos / kPageTokens, begin = page_idx * kPageTokens;
     const KvPageId page = page_at(pos);
     if (begin + prefixes.num_computed(page) <= pos) {
-      const auto [source, num_tokens] = prefixes.FindBeginning(ParentOf(page_idx), TokensOf(tokens, page_idx, last));
+      const auto [source, num_tokens] =
+          prefixes.FindBeginning(ParentOf(page_idx), TokensOf(tokens, page_idx, first_needed_row_));
       if (begin + num_tokens <= pos) break;
       PENSTOCK_RETURN_IF_ERROR(cache_->Copy(source, page));
       prefixes.SetComputed(page, num_tokens);
     }
-    pos = std::min(last, begin + prefixes.num_computed(page));
+    pos = std::min(first_needed_row_, begin + prefixes.num_computed(page));
   }
   return pos;
 }

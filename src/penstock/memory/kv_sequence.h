@@ -1,9 +1,9 @@
 // The KV pages of one sequence. It shares pages with sequences that begin with the same tokens, and copies the
 // beginning of a page that it shares only in part.
 //
-// A prompt's full pages are shared, except the one with the prompt's last token, whose row must be computed for its
-// logits. Whichever sequence reaches a shared page first computes it; the others wait and then skip what is computed.
-// All other pages become shared when they are full.
+// A prompt's full pages are shared up to the first row that the sequence must compute itself for its logits: usually
+// the prompt's last one. Whichever sequence reaches a shared page first computes it; the others wait and then skip what
+// is computed. All other pages become shared when they are full.
 //
 // With a window, the pages behind the sinks form a ring (KvWindow). A sequence then keeps a page in reserve for each
 // page that it shares, because it may need one of its own when the ring turns.
@@ -26,7 +26,8 @@ class KvSequence {
     KvCache& cache;  // must outlive the sequence
     KvWindow window = {};
     std::span<const TokenId> prompt;
-    int64_t max_positions = 0;  // at least the prompt's
+    int64_t first_needed_row = 0;  // in the prompt: from here on, the sequence computes its rows itself
+    int64_t max_positions = 0;     // at least the prompt's
     bool shares_pages = true;
   };
   // Takes all pages that the sequence can ever need; nothing if there are not enough.
@@ -47,7 +48,7 @@ class KvSequence {
 
   // Makes room for the positions before `end`.
   void Open(std::span<const TokenId> tokens, int64_t end);
-  // Returns the first position from `pos` on that must be computed, at most the last one of the prompt. REQUIRES: the
+  // Returns the first position from `pos` on that must be computed, at most first_needed_row. REQUIRES: the
   // positions before `pos` are computed. Copies the beginning of a page where a page of others begins alike.
   absl::StatusOr<int64_t> SkipComputed(std::span<const TokenId> tokens, int64_t pos);
   // Says that the positions [begin, end) have been computed.
@@ -60,7 +61,6 @@ class KvSequence {
   explicit KvSequence(const Args& args);
 
   int64_t SlotOf(int64_t page_idx) const;
-  bool is_shareable(int64_t page_idx) const { return (page_idx + 1) * KvCache::kPageTokens < num_prompt_; }
   KvPageId ParentOf(int64_t page_idx) const { return page_idx == 0 ? kNoKvPage : pages_[SlotOf(page_idx - 1)]; }
   // Whether a page leaves the window when the sequence goes on.
   bool may_leave(int64_t page_idx) const { return window_.on() && page_idx >= window_.sink_pages(); }
@@ -71,6 +71,7 @@ class KvSequence {
   KvCache* cache_;
   KvWindow window_;
   int64_t num_prompt_;
+  int64_t first_needed_row_;
   bool shares_pages_;
   int64_t num_pages_ = 0;              // also those that have left the ring
   std::vector<KvPageId> pages_;        // [num_slots]

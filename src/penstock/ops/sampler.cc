@@ -396,18 +396,20 @@ TokenId Sampler::DrawFromAll(double uniform, double total) const {
   return last;
 }
 
-TokenLogprobs Sampler::Logprobs(std::span<const float> logits, TokenId chosen, int num_top) {
+std::vector<TokenLogprobs> Sampler::Logprobs(std::span<const float> logits, std::span<const TokenId> chosen,
+                                             int num_top) {
   const LogSum sum = LogSumOf(logits);
   const auto logprob = [&](TokenId id) { return Clipped(static_cast<double>(logits[id]) - sum.max - sum.log_sum); };
-  TokenLogprobs result{.chosen = {chosen, logprob(chosen)}, .top = {}};
-  if (num_top <= 0) return result;
-  candidates_.clear();
-  for (size_t id = 0; id < logits.size(); ++id) candidates_.push_back({logits[id], static_cast<TokenId>(id)});
-  const size_t count = std::min(candidates_.size(), static_cast<size_t>(num_top));
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(count), candidates_.end(),
-                    MoreLikely());
-  for (size_t i = 0; i < count; ++i) result.top.push_back({candidates_[i].id, logprob(candidates_[i].id)});
-  return result;
+  std::vector<TokenLogprob> top;
+  if (num_top > 0 && ArgMax(logits) >= 0) {
+    candidates_.clear();
+    TakeTopK(logits, static_cast<size_t>(num_top));
+    std::ranges::sort(candidates_, MoreLikely());
+    for (const Candidate& candidate : candidates_) top.push_back({candidate.id, logprob(candidate.id)});
+  }
+  std::vector<TokenLogprobs> results;
+  for (const TokenId id : chosen) results.push_back({.chosen = {id, logprob(id)}, .top = top});
+  return results;
 }
 
 }  // namespace penstock

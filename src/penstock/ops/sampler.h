@@ -71,9 +71,9 @@ class Sampler {
   // Chooses a token. Changes `logits` [vocab_size]. Returns -1 when a logit is NaN or +inf, or none is finite.
   TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const SamplingContext& context);
 
-  // Returns the log-probabilities of `chosen` and of the `num_top` most likely tokens. `logits` are as the model gave
-  // them.
-  TokenLogprobs Logprobs(std::span<const float> logits, TokenId chosen, int num_top);
+  // Returns the log-probability of each token in `chosen`, and with it those of the `num_top` most likely tokens: NaN
+  // when the logits are broken. `logits` are as the model gave them.
+  std::vector<TokenLogprobs> Logprobs(std::span<const float> logits, std::span<const TokenId> chosen, int num_top);
 
  private:
   struct Candidate {

@@ -110,6 +110,11 @@ absl::StatusOr<std::vector<TokenId>> LoadedModel::Tokenize(std::string_view text
   return tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
 }
 
+absl::StatusOr<std::vector<TokenId>> LoadedModel::TokenizePiece(std::string_view text) const {
+  PENSTOCK_RETURN_IF_ERROR(tokenizer_status);
+  return tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo);
+}
+
 absl::StatusOr<std::vector<TokenId>> LoadedModel::TokenizeChat(const Chat& chat) const {
   PENSTOCK_RETURN_IF_ERROR(chat_template_status);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, chat_prompts->Render(chat.parts()));

@@ -34,6 +34,7 @@ struct LoadedModel {
 
   // See Engine.
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const;
+  absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const;
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;

@@ -201,6 +201,61 @@ void ReadPromptFields(FieldReader& fields, JobRequest& request) {
   }
 }
 
+// Reads the choice that is right: its index, or its text with or without the spaces around it.
+void ReadLabel(FieldReader& fields, JobRequest& request) {
+  const json::value* label = fields.Find("label");
+  if (label == nullptr) return;
+  const auto num_choices = std::ssize(request.choices);
+  if (!label->is_string()) {
+    request.label = fields.Integer("label", 0, num_choices - 1);
+    return;
+  }
+  const std::string_view text = View(label->get_string());
+  const auto find = [&](const auto& is_same) {
+    for (int64_t i = 0; i < num_choices && !request.label.has_value(); ++i) {
+      if (is_same(request.choices[i].text)) request.label = i;
+    }
+  };
+  find([&](std::string_view choice) { return choice == text; });
+  const auto trimmed = [](std::string_view any) { return WithoutLeadingSpace(WithoutTrailingSpace(any)); };
+  find([&](std::string_view choice) { return trimmed(choice) == trimmed(text); });
+  if (!request.label.has_value()) {
+    fields.Fail("invalid_request", "label", "expected one of the choices, or its index from 0");
+  }
+}
+
+// Reads the texts that are scored.
+void ReadChoices(FieldReader& fields, JobRequest& request) {
+  const json::value* choices = fields.Find("choices");
+  if (choices == nullptr) return;
+  const json::array* list = choices->if_array();
+  if (list == nullptr || list->empty() || list->size() > kMaxChoices) {
+    return fields.Fail("invalid_request", "choices",
+                       fmt::format("expected a list of 1 to {} texts or lists of token ids", kMaxChoices));
+  }
+  for (const json::value& choice : *list) {
+    ScoredText scored;
+    if (choice.is_string()) {
+      scored.text = View(choice.get_string());
+    } else {
+      scored.ids = fields.TokenIds("choices", choice, kMaxContext).value_or(std::vector<TokenId>());
+    }
+    if (scored.text.empty() && scored.ids.empty()) {
+      return fields.Fail("invalid_request", "choices", "expected texts or lists of token ids, none of them empty");
+    }
+    request.choices.push_back(std::move(scored));
+  }
+  if (request.kind == RequestKind::kTurns) {
+    fields.Fail("unsupported", "choices", "turns have none; give messages");
+  }
+  for (const std::string_view name : {"n", "echo", "prompt_logprobs"}) {
+    const json::value* value = fields.Find(name);
+    if (value == nullptr || *value == json::value(false) || *value == json::value(1)) continue;
+    fields.Fail("unsupported", name, "nothing is generated from a prompt with choices; leave one of the two out");
+  }
+  ReadLabel(fields, request);
+}
+
 // Reads the texts that an answer must not contain.
 void ReadBadWords(FieldReader& fields, JobRequest& request) {
   const json::value* words = fields.Find("bad_words");
@@ -267,6 +322,7 @@ constexpr UnsupportedField kUnsupportedFields[] = {
 constexpr std::string_view kFields[] = {"prompt",
                                         "messages",
                                         "turns",
+                                        "choices",
                                         "model",
                                         "tools",
                                         "tool_choice",
@@ -355,6 +411,7 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
     ReadTools(fields, line.request);
     ReadTemplateFields(fields, line.request);
   }
+  ReadChoices(fields, line.request);
   ReadNumAnswers(fields, line.request);
   ReadBadWords(fields, line.request);
   RefuseUnsupported(fields);
@@ -414,6 +471,14 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
 }
 
 }  // namespace
+
+std::span<const JobTaskTraits> JobTasks() {
+  static constexpr JobTaskTraits kTasks[] = {
+      {JobTask::kAnswer, "answer", "generates answers, and scores the choices of requests that have some"},
+      {JobTask::kClassify, "classify", "scores the choices of all requests, and writes the best one"},
+  };
+  return kTasks;
+}
 
 bool HasSystemMessage(const json::array& messages) {
   return std::ranges::any_of(messages, [](const json::value& message) {

@@ -3,6 +3,7 @@
 //   {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...], "max_tokens": 64}}
 //   {"id": "a", "prompt": "Once upon a time", "max_tokens": 64}
 //   {"question_id": 81, "turns": ["first question", "second question"]}
+//   {"id": "a", "prompt": "The sky is", "choices": [" blue", " green"], "label": 0}
 //
 // Parsing is a pure function of the line's bytes. It ignores unknown fields, except fields that would change the answer
 // (stream, suffix ...). These are errors unless they ask for what happens anyway.
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +23,12 @@
 namespace penstock {
 
 enum class RequestKind : uint8_t { kCompletion, kChat, kTurns };
+
+// A text, or tokens, whose log-likelihood is wanted.
+struct ScoredText {
+  std::string text;          // empty if there are ids
+  std::vector<TokenId> ids;  // empty if there is a text
+};
 
 struct JobRequest {
   RequestKind kind = RequestKind::kCompletion;
@@ -34,7 +42,22 @@ struct JobRequest {
   bool echoes_prompt = false;          // kCompletion: the answer begins with the prompt
   int shown_prompt_logprobs = -1;      // alternatives in the result's own field prompt_logprobs; -1: no such field
   std::optional<std::string> system;   // kChat, kTurns: the system message, if messages have none
+  std::vector<ScoredText> choices;     // not empty: they are scored, and nothing is generated; not for kTurns
+  std::optional<int64_t> label;        // the index of the right choice
 };
+
+// What a job does with its requests.
+enum class JobTask : uint8_t {
+  kAnswer,    // generates answers, and scores the choices of requests that have some
+  kClassify,  // all requests have choices, and results are short
+};
+
+struct JobTaskTraits {
+  JobTask value;
+  std::string_view name;
+  std::string_view summary;
+};
+std::span<const JobTaskTraits> JobTasks();
 
 struct RequestLine {
   // "line-<N>" when the line has none; absent when the line is too broken to tell.

@@ -208,11 +208,16 @@ std::optional<int64_t> FieldReader::Integer(std::string_view name, int64_t min, 
 std::optional<std::vector<TokenId>> FieldReader::TokenIds(std::string_view name, size_t max_size) {
   const json::value* value = Find(name);
   if (value == nullptr) return std::nullopt;
-  const json::array* items = value->if_array();
+  return TokenIds(name, *value, max_size);
+}
+
+std::optional<std::vector<TokenId>> FieldReader::TokenIds(std::string_view name, const json::value& value,
+                                                          size_t max_size) {
+  const json::array* items = value.if_array();
   if (items == nullptr || items->size() > max_size) {
     Fail("invalid_request", name,
          fmt::format("expected a list of at most {} token ids, found {}", max_size,
-                     items == nullptr ? std::string(JsonTypeName(*value)) : fmt::format("{}", items->size())));
+                     items == nullptr ? std::string(JsonTypeName(value)) : fmt::format("{}", items->size())));
     return std::nullopt;
   }
   std::vector<TokenId> ids;
@@ -267,7 +272,8 @@ SamplingOverrides ReadSamplingFields(FieldReader& fields) {
   }
   if (const auto count = fields.Integer("prompt_logprobs", 0, kMaxLogprobs))
     o.prompt_logprobs = static_cast<int>(*count);
-  const bool may_be_scored = o.prompt_logprobs.has_value() || fields.Bool("echo").value_or(false);
+  const bool may_be_scored =
+      o.prompt_logprobs.has_value() || fields.Bool("echo").value_or(false) || fields.Find("choices") != nullptr;
   const int64_t min_tokens = may_be_scored ? 0 : 1;  // 0: the prompt gets no answer
   o.max_tokens = fields.Integer("max_tokens", min_tokens, kMaxContext);
   if (const auto newer_name = fields.Integer("max_completion_tokens", min_tokens, kMaxContext))

@@ -66,8 +66,9 @@ class FieldReader {
   std::optional<bool> Bool(std::string_view name);
   std::optional<std::string> Text(std::string_view name);
 
-  // Reads a list of token ids, of at most `max_size`.
+  // Reads a list of token ids, of at most `max_size`: the field's value, or a part of it.
   std::optional<std::vector<TokenId>> TokenIds(std::string_view name, size_t max_size);
+  std::optional<std::vector<TokenId>> TokenIds(std::string_view name, const json::value& value, size_t max_size);
 
   void Fail(std::string_view code, std::string_view name, std::string message);
   const std::optional<LineError>& error() const { return error_; }

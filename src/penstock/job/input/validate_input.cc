@@ -71,6 +71,7 @@ void CountLine(const RequestLine& line, const LinePlace& place, InputReport& rep
     if (report.bad_lines.size() < kMaxReportedBadLines) report.bad_lines.push_back({place, *line.error});
     return;
   }
+  report.num_scored += line.request.choices.empty() ? 0 : 1;
   switch (line.request.kind) {
     case RequestKind::kCompletion:
       ++report.num_completions;
@@ -98,6 +99,21 @@ uint64_t BytesToParse(std::string_view text) {
   const auto begins_value = [](char c) { return c == ',' || c == '[' || c == '{' || c == ':'; };
   return kBytesPerByte * text.size() +
          kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
+}
+
+// Upper limits of the tokens in a request's choices: each has at least one byte of a text.
+struct ChoiceTokens {
+  int64_t longest = 0;
+  int64_t sum = 0;
+};
+ChoiceTokens ChoiceTokensOf(const JobRequest& request) {
+  ChoiceTokens tokens;
+  for (const ScoredText& choice : request.choices) {
+    const int64_t of_choice = std::ssize(choice.text) + std::ssize(choice.ids);
+    tokens.longest = std::max(tokens.longest, of_choice);
+    tokens.sum += of_choice;
+  }
+  return tokens;
 }
 
 // Returns the tokens of a request's prompt and answer, in whole KV pages. A text has about three bytes per token.
@@ -166,11 +182,13 @@ void CountPrompts(const JobRequest& request, int64_t max_tokens, Beginnings& beg
     add(request.turns[i]);
     AddPrompt(text_bytes, static_cast<int64_t>(i) * max_tokens, max_tokens, totals);
   }
-  for (int64_t i = 1; i < request.num_answers; ++i) {
-    AddPrompt(text_bytes, std::ssize(request.prompt_ids), max_tokens, totals);
+  const auto add_further = [&](uint64_t further_bytes, int64_t further_tokens) {
+    AddPrompt(text_bytes + further_bytes, std::ssize(request.prompt_ids) + further_tokens, max_tokens, totals);
     totals.shared_bytes += text_bytes;
     totals.shared_tokens += std::ssize(request.prompt_ids);
-  }
+  };
+  for (int64_t i = 1; i < request.num_answers; ++i) add_further(0, 0);
+  for (const ScoredText& choice : request.choices) add_further(choice.text.size(), std::ssize(choice.ids));
   beginnings.EndPrompt(request.prompt_ids, totals);
 }
 
@@ -185,7 +203,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
                  InputReport& report) {
   report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
   uint64_t turns_bytes = 0;
-  const int64_t num_further = parsed.request.num_answers - 1;
+  const int64_t num_further = std::max(parsed.request.num_answers - 1, std::ssize(parsed.request.choices));
   report.max_further_answers = std::max(report.max_further_answers, num_further);
   uint64_t field_bytes = 0;
   for (const std::string& word : parsed.request.bad_words)
@@ -195,7 +213,12 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   report.max_field_bytes = std::max(report.max_field_bytes, field_bytes);
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
-  const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
+  SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
+  if (const ChoiceTokens tokens = ChoiceTokensOf(parsed.request); tokens.sum > 0) {
+    params.max_tokens = tokens.longest;
+    params.logprobs = std::max(params.logprobs, 1);
+    report.max_logprob_tokens = std::max(report.max_logprob_tokens, std::min(tokens.sum, kMaxContext));
+  }
   report.max_further_tokens =
       std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
   if (!parsed.error.has_value()) {
@@ -288,8 +311,14 @@ void CheckLineModel(const InputReport& report, RequestLine& line) {
                          "body.model"};
 }
 
+void CheckLineTask(JobTask task, RequestLine& line) {
+  if (task != JobTask::kClassify || line.error.has_value() || !line.request.choices.empty()) return;
+  line.error =
+      LineError{"invalid_request", "choices: are missing; --task classify needs them in every line", "choices"};
+}
+
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
-                                          const std::atomic<bool>& stop, const Shard& shard) {
+                                          const std::atomic<bool>& stop, const Shard& shard, JobTask task) {
   InputReport report;
   report.shard = shard;
   InputReport whole;  // only its counters are used
@@ -316,6 +345,7 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
       report.model_place = place;
     }
     CheckLineModel(report, request);
+    CheckLineTask(task, request);
     if (!line.too_long) CountParsing(line, place, report);
     if (shard.Has(whole.num_requests)) {
       if (!shard.is_whole()) report.of_shard[static_cast<size_t>(line.number)] = true;
@@ -337,10 +367,11 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
 }
 
 std::string FormatInputReport(const InputReport& report) {
-  std::string text =
-      fmt::format("{} lines: {} requests{} ({} completions, {} chats, {} with turns, {} bad), {} blank lines\n",
-                  report.num_lines, report.num_requests, report.shard.Suffix(), report.num_completions,
-                  report.num_chats, report.num_turns_requests, report.num_bad, report.num_blank);
+  std::string text = fmt::format(
+      "{} lines: {} requests{} ({} completions, {} chats, {} with turns, {}{} bad), {} blank lines\n", report.num_lines,
+      report.num_requests, report.shard.Suffix(), report.num_completions, report.num_chats, report.num_turns_requests,
+      report.num_scored > 0 ? fmt::format("{} with choices, ", report.num_scored) : "", report.num_bad,
+      report.num_blank);
   for (const BadLine& bad : report.bad_lines) {
     text += fmt::format("{}: {}: {}\n", bad.place.Text(), bad.error.code, Printable(bad.error.message));
   }
@@ -363,8 +394,8 @@ json::array ToJson(const std::vector<BadLine>& lines) {
 json::object ToJson(const InputReport& report) {
   json::object object = {
       {"lines", report.num_lines}, {"requests", report.num_requests},    {"completions", report.num_completions},
-      {"chats", report.num_chats}, {"turns", report.num_turns_requests}, {"bad", report.num_bad},
-      {"blank", report.num_blank}, {"errors", ToJson(report.bad_lines)}};
+      {"chats", report.num_chats}, {"turns", report.num_turns_requests}, {"scored", report.num_scored},
+      {"bad", report.num_bad},     {"blank", report.num_blank},          {"errors", ToJson(report.bad_lines)}};
   if (!report.shard.is_whole()) object["shard"] = report.shard.Text();
   return object;
 }

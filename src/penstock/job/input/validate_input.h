@@ -54,6 +54,7 @@ struct InputReport {
   int64_t num_requests = 0;    // lines that get a result or an error record
   int64_t num_bad = 0;         // requests that are certain to get an error record
   int64_t num_blank = 0;       // blank lines of the whole input, which are skipped
+  int64_t num_scored = 0;      // requests with choices; they also count as completions or chats
   int64_t num_completions = 0;
   int64_t num_texts = 0;      // completions whose prompt is a text
   int64_t num_drawn = 0;      // good requests whose temperature is above 0
@@ -89,7 +90,8 @@ struct InputReport {
 // Validates the whole input, starting each line from the parameters in `sampling`, and counts the requests of `shard`.
 // kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
-                                          const std::atomic<bool>& stop, const Shard& shard = {});
+                                          const std::atomic<bool>& stop, const Shard& shard = {},
+                                          JobTask task = JobTask::kAnswer);
 
 // Returns the job in numbers; its texts have `bytes_per_token`.
 Workload WorkloadOf(const InputReport& report, double bytes_per_token);
@@ -102,6 +104,9 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model);
 
 // Turns a line that names another model than the report into an error; one job runs one model.
 void CheckLineModel(const InputReport& report, RequestLine& line);
+
+// Turns a line that the task cannot take into an error.
+void CheckLineTask(JobTask task, RequestLine& line);
 
 // Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns, 0 bad), 0 blank lines" and the first bad
 // lines.

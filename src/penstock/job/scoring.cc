@@ -1,0 +1,95 @@
+#include "penstock/job/scoring.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace {
+
+// Tokenizes the choices of a prompt that is a text.
+absl::Status TokenizeBehindText(const PromptMaker& maker, const JobRequest& request, ScoredPrompt& scored) {
+  JobRequest stripped;
+  stripped.prompt = WithoutTrailingSpace(request.prompt);
+  PENSTOCK_ASSIGN_OR_RETURN(scored.prompt, PromptOf(maker, stripped, {}));
+  for (const ScoredText& choice : request.choices) {
+    if (!choice.ids.empty()) {
+      scored.choices.push_back(choice.ids);
+      continue;
+    }
+    JobRequest whole;
+    whole.prompt = request.prompt + choice.text;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, PromptOf(maker, whole, {}));
+    const size_t num_prompt = std::min(ids.size(), scored.prompt.size());
+    scored.choices.emplace_back(ids.begin() + static_cast<int64_t>(num_prompt), ids.end());
+  }
+  return absl::OkStatus();
+}
+
+SamplingParams ScoringParams(int num_top) {
+  return {.temperature = 0, .max_tokens = 0, .prompt_logprobs = std::max(1, num_top)};
+}
+
+}  // namespace
+
+absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest& request) {
+  ScoredPrompt scored;
+  if (request.kind == RequestKind::kCompletion && request.prompt_ids.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(TokenizeBehindText(maker, request, scored));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(scored.prompt, PromptOf(maker, request, {}));
+    for (const ScoredText& choice : request.choices) {
+      if (choice.ids.empty()) {
+        PENSTOCK_ASSIGN_OR_RETURN(scored.choices.emplace_back(), maker.tokenize_piece(choice.text));
+      } else {
+        scored.choices.push_back(choice.ids);
+      }
+    }
+  }
+  for (size_t i = 0; i < scored.choices.size(); ++i) {
+    if (scored.choices[i].empty()) return InputError("choices: number {} adds no token to the prompt", i + 1);
+  }
+  return scored;
+}
+
+Request FirstScoringRequest(const ScoredPrompt& scored, int num_top) {
+  Request request{
+      .prompt_ids = scored.prompt, .sampling = ScoringParams(num_top), .first_scored = std::ssize(scored.prompt)};
+  for (const std::vector<TokenId>& choice : scored.choices) request.rivals.push_back(choice[0]);
+  return request;
+}
+
+std::optional<Request> FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top) {
+  const std::vector<TokenId>& choice = scored.choices[choice_idx];
+  if (choice.size() == 1) return std::nullopt;
+  Request request{
+      .prompt_ids = scored.prompt, .sampling = ScoringParams(num_top), .first_scored = std::ssize(scored.prompt) + 1};
+  request.prompt_ids.insert(request.prompt_ids.end(), choice.begin(), choice.end());
+  return request;
+}
+
+ChoiceScore ScoreOf(const std::vector<TokenLogprobs>& tokens) {
+  ChoiceScore score{.num_tokens = std::ssize(tokens)};
+  for (const TokenLogprobs& token : tokens) {
+    score.logprob += token.chosen.logprob;
+    score.is_greedy = score.is_greedy && token.chosen.token_id == token.top[0].token_id;
+  }
+  return score;
+}
+
+int64_t BestChoice(const std::vector<ChoiceScore>& scores, const std::vector<int64_t>& num_chars) {
+  const auto value = [&](size_t i) {
+    return scores[i].logprob / static_cast<double>(num_chars.empty() ? 1 : std::max<int64_t>(1, num_chars[i]));
+  };
+  size_t best = 0;
+  for (size_t i = 1; i < scores.size(); ++i) {
+    if (value(i) > value(best)) best = i;
+  }
+  return static_cast<int64_t>(best);
+}
+
+}  // namespace penstock

@@ -1,0 +1,49 @@
+// Requests that score given choices instead of generating an answer.
+//
+// The prompt is computed once. Its last row predicts the first token of every choice, so a choice of one token costs
+// nothing more. A longer choice becomes a request of its own, which shares the prompt's KV entries and computes only
+// the choice.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/job/input/request_line.h"
+#include "penstock/job/prompt.h"
+
+namespace penstock {
+
+// The tokens of a request with choices.
+struct ScoredPrompt {
+  std::vector<TokenId> prompt;
+  std::vector<std::vector<TokenId>> choices;  // none is empty
+};
+
+// Tokenizes the prompt and the choices. A choice that is a text continues the text of the prompt: its tokens are those
+// of both together behind the prompt's, and spaces at the prompt's end count as the choice's. So does
+// lm-evaluation-harness. Behind a chat, or a prompt of token ids, the choice's text is tokenized on its own. kInput as
+// PromptOf(), and for a choice without tokens.
+absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest& request);
+
+// Returns the request that computes the prompt and scores the first token of each choice, with `num_top` alternatives.
+Request FirstScoringRequest(const ScoredPrompt& scored, int num_top);
+// Returns the request that scores the further tokens of a choice; nothing if it has only one.
+std::optional<Request> FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top);
+
+// A choice's log-likelihood: the sum of its tokens' log-probabilities.
+struct ChoiceScore {
+  double logprob = 0;
+  int64_t num_tokens = 0;
+  bool is_greedy = true;  // each of its tokens is the most likely one
+};
+// Each token comes with at least one alternative.
+ChoiceScore ScoreOf(const std::vector<TokenLogprobs>& tokens);
+
+// Returns the first choice with the largest log-likelihood. With `num_chars` [num_choices], each is divided by the
+// number of its characters, at least one.
+int64_t BestChoice(const std::vector<ChoiceScore>& scores, const std::vector<int64_t>& num_chars = {});
+
+}  // namespace penstock
