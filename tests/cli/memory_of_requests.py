@@ -27,6 +27,8 @@ def kinds():
     yield "a text of one letter", [(line(prompt="a" * 100_000), 1), (GOOD, 1)], ()
     yield "a line that is too long", [('{"prompt":"' + "x" * 17_000_000 + '"}', 1), (GOOD, 1)], ()
     yield "many requests", [(GOOD.replace("2", "0"), 200_000)], ()  # each is refused
+    yield "many choices", [(line(prompt="some words here " * 100, logprobs=20, choices=[f" word {i} of many" for i in
+                                                                                        range(200)]), 8)], ()
     yield "log-probabilities", [(line(messages=[{"role": "user", "content": "Tell me"}], max_tokens=1500, ignore_eos=True,
                                       logprobs=True, top_logprobs=20), 2)], ("--batch-size", 2)
 

@@ -81,7 +81,7 @@ TEST(ScoredPrompt, AChoiceWithoutTokensIsRefused) {
   EXPECT_THAT(Message(status), testing::HasSubstr("choices: number 2 adds no token"));
 }
 
-TEST(ScoredPrompt, OnlyLongChoicesNeedRequestsOfTheirOwn) {
+TEST(ScoredPrompt, TheLastRowOfThePromptScoresFirstTokens) {
   const ScoredPrompt scored{.prompt = {1, 2, 3}, .choices = {{4}, {5, 6}}};
   const Request first = FirstScoringRequest(scored, -1);
   EXPECT_EQ(first.prompt_ids, scored.prompt);
@@ -89,8 +89,7 @@ TEST(ScoredPrompt, OnlyLongChoicesNeedRequestsOfTheirOwn) {
   EXPECT_EQ(first.rivals, (std::vector<TokenId>{4, 5}));
   EXPECT_EQ(first.sampling.max_tokens, 0);
   EXPECT_EQ(first.sampling.prompt_logprobs, 1);
-  EXPECT_FALSE(FurtherScoringRequest(scored, 0, -1).has_value());
-  const Request further = FurtherScoringRequest(scored, 1, 5).value();
+  const Request further = FurtherScoringRequest(scored, 1, 5);
   EXPECT_EQ(further.prompt_ids, (std::vector<TokenId>{1, 2, 3, 5, 6}));
   EXPECT_EQ(further.first_scored, 4);
   EXPECT_EQ(further.sampling.prompt_logprobs, 5);

@@ -47,9 +47,12 @@ absl::Status Runner::Run(const std::atomic<bool>& stop) {
 
 absl::Status Runner::Loop(const std::atomic<bool>& stop) {
   while (true) {
-    if (!stop.load()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
+    if (!stop.load()) {
+      PENSTOCK_RETURN_IF_ERROR(SubmitFurther());
+      if (further_.empty()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
+    }
     if (stop.load() && !drain_until_.has_value()) BeginDrain();
-    const bool is_idle = args_.engine.idle();
+    const bool is_idle = args_.engine.idle() && further_.empty();
     const bool is_stopping = drain_until_.has_value();
     if (is_idle && at_end_ && (!is_stopping || counts_.num_done == counts_.num_requests)) return absl::OkStatus();
     if (is_stopping && (is_idle || Clock::now() >= *drain_until_)) {
@@ -68,6 +71,8 @@ absl::Status Runner::Loop(const std::atomic<bool>& stop) {
 void Runner::BeginDrain() {
   drain_until_ =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(args_.drain_s));
+  for (const Place& place : further_) place.active->num_left = 0;
+  further_.clear();
   for (const RequestId id : args_.engine.DropWaiting()) {
     const auto found = active_.find(id);
     found->second.active->num_left = 0;
@@ -147,28 +152,36 @@ absl::Status Runner::SubmitScoredPrompt(const std::shared_ptr<Active>& active) {
   return SubmitAs(FirstScoringRequest(active->scored, active->sampling.logprobs), active, kOfPrompt);
 }
 
-absl::Status Runner::SubmitChoices(const std::shared_ptr<Active>& active, const Completion& of_prompt) {
-  active->prompt_tokens = of_prompt.num_prompt_tokens;
+absl::Status Runner::TakeScoredPrompt(const std::shared_ptr<Active>& active, const Completion& completion) {
+  active->prompt_tokens = completion.num_prompt_tokens;
   active->num_left = 0;
   for (size_t i = 0; i < active->choices.size(); ++i) {
     Completion& choice = active->choices[i].completion;
     const std::vector<TokenId>& ids = active->scored.choices[i];
     active->completion_tokens += std::ssize(ids);
-    choice.logprobs = {of_prompt.rivals[i]};
+    choice.logprobs = {completion.rivals[i]};
     choice.finish_reason = FinishReason::kLength;
     choice.text = std::move(active->request.choices[i].text);
     if (choice.text.empty()) {
       for (const TokenId id : ids) choice.text += args_.engine.TokenBytes(id, /*begins_text=*/false);
     }
-  }
-  for (size_t i = 0; i < active->choices.size(); ++i) {
-    std::optional<Request> request = FurtherScoringRequest(active->scored, i, active->sampling.logprobs);
-    if (!request.has_value()) continue;
+    if (ids.size() == 1) continue;
+    further_.push_back({active, i});
     ++active->num_left;
-    PENSTOCK_RETURN_IF_ERROR(SubmitAs(*std::move(request), active, i));
   }
-  active->scored = {};
   return active->num_left > 0 ? absl::OkStatus() : WriteFinished(*active);
+}
+
+absl::Status Runner::SubmitFurther() {
+  while (!further_.empty() && WantsMore()) {
+    const auto [active, choice_idx] = further_.front();
+    further_.pop_front();
+    if (active->num_left == 0) continue;  // another choice of the request has failed
+    const absl::Status status =
+        SubmitAs(FurtherScoringRequest(active->scored, choice_idx, active->sampling.logprobs), active, choice_idx);
+    if (!status.ok()) PENSTOCK_RETURN_IF_ERROR(GiveUp(*active, status));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
@@ -258,10 +271,7 @@ absl::Status Runner::Finish(Completion completion) {
     active->num_left = 0;
     return WriteFailure(*active, completion.status);
   }
-  if (choice_idx == kOfPrompt) {
-    const absl::Status submitted = SubmitChoices(active, completion);
-    return submitted.ok() ? submitted : GiveUp(*active, submitted);
-  }
+  if (choice_idx == kOfPrompt) return TakeScoredPrompt(active, completion);
   if (!active->request.choices.empty()) {
     std::vector<TokenLogprobs>& logprobs = active->choices[choice_idx].completion.logprobs;
     std::ranges::move(completion.prompt_logprobs, std::back_inserter(logprobs));

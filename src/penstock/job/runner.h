@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -85,10 +86,11 @@ class Runner {
   // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
-  // Submits the prompt of a request with choices; then, when the prompt's last row has scored their first tokens,
-  // those of several tokens.
+  // Submits the prompt of a request with choices. Its last row scores their first tokens. Then choices of several
+  // tokens wait in further_, from where the engine gets them as it has room.
   absl::Status SubmitScoredPrompt(const std::shared_ptr<Active>& active);
-  absl::Status SubmitChoices(const std::shared_ptr<Active>& active, const Completion& of_prompt);
+  absl::Status TakeScoredPrompt(const std::shared_ptr<Active>& active, const Completion& completion);
+  absl::Status SubmitFurther();
   absl::Status SubmitAs(Request request, const std::shared_ptr<Active>& active, size_t choice_idx);
   // Writes the error record of a request that cannot be submitted; an error of the machine is returned instead.
   absl::Status GiveUp(Active& active, const absl::Status& status);
@@ -113,6 +115,7 @@ class Runner {
     size_t choice_idx = 0;  // kOfPrompt: the prompt of a request with choices
   };
   absl::flat_hash_map<RequestId, Place> active_;
+  std::deque<Place> further_;  // choices that are not submitted yet
   ProgressCounts counts_;
 };
 

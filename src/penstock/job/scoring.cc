@@ -63,9 +63,8 @@ Request FirstScoringRequest(const ScoredPrompt& scored, int num_top) {
   return request;
 }
 
-std::optional<Request> FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top) {
+Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top) {
   const std::vector<TokenId>& choice = scored.choices[choice_idx];
-  if (choice.size() == 1) return std::nullopt;
   Request request{
       .prompt_ids = scored.prompt, .sampling = ScoringParams(num_top), .first_scored = std::ssize(scored.prompt) + 1};
   request.prompt_ids.insert(request.prompt_ids.end(), choice.begin(), choice.end());

@@ -30,8 +30,8 @@ absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest
 
 // Returns the request that computes the prompt and scores the first token of each choice, with `num_top` alternatives.
 Request FirstScoringRequest(const ScoredPrompt& scored, int num_top);
-// Returns the request that scores the further tokens of a choice; nothing if it has only one.
-std::optional<Request> FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top);
+// Returns the request that scores the further tokens of a choice. REQUIRES: it has several.
+Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top);
 
 // A choice's log-likelihood: the sum of its tokens' log-probabilities.
 struct ChoiceScore {

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/job/scoring.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/kv_block.h"
@@ -64,6 +65,7 @@ class Validator {
     for (const auto& [id, bias] : sampling.logit_bias) {
       PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size));
     }
+    if (!request.choices.empty()) return AddScored(request, place);
     const bool shares = job_.shares_prefixes && sampling.prompt_logprobs < 0;
     const int64_t max_tokens = sampling.max_tokens;
     const size_t num_turns = std::max<size_t>(1, request.turns.size());
@@ -76,11 +78,41 @@ class Validator {
       for (int64_t i = 0; i < request.num_answers; ++i)
         report_.computed_tokens += shares ? pages_.Add(ids) : num_tokens;
       report_.new_tokens += request.num_answers * std::min(max_tokens, context_length - num_tokens);
-      if (num_tokens <= report_.longest_prompt) continue;
-      report_.longest_prompt = num_tokens;
-      report_.longest_place = place;
+      TakeLongest(num_tokens, place);
     }
     return absl::OkStatus();
+  }
+
+  absl::Status AddScored(JobRequest& request, const LinePlace& place) {
+    PENSTOCK_ASSIGN_OR_RETURN(const ScoredPrompt scored, ScoredPromptOf(job_.maker, request));
+    const auto check = [&](std::span<const TokenId> ids) {
+      return CheckPrompt(ids, job_.maker.model.vocab_size, job_.maker.model.context_length);
+    };
+    PENSTOCK_RETURN_IF_ERROR(check(scored.prompt));
+    const auto num_prompt = std::ssize(scored.prompt);
+    int64_t num_given = num_prompt, longest = num_prompt;
+    int64_t num_computed = job_.shares_prefixes ? pages_.Add(scored.prompt) : num_prompt;
+    for (size_t i = 0; i < scored.choices.size(); ++i) {
+      PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({scored.choices[i].data(), 1}, job_.maker.model.vocab_size));
+      if (scored.choices[i].size() == 1) continue;
+      const Request further = FurtherScoringRequest(scored, i, /*num_top=*/1);
+      PENSTOCK_RETURN_IF_ERROR(check(further.prompt_ids));
+      const auto num_tokens = std::ssize(further.prompt_ids);
+      num_given += num_tokens;
+      num_computed += num_tokens - 1 - (job_.shares_prefixes ? num_prompt : 0);
+      longest = std::max(longest, num_tokens);
+    }
+    ++report_.num_prompts;
+    report_.prompt_tokens += num_given;
+    report_.computed_tokens += num_computed;
+    TakeLongest(longest, place);
+    return absl::OkStatus();
+  }
+
+  void TakeLongest(int64_t num_tokens, const LinePlace& place) {
+    if (num_tokens <= report_.longest_prompt) return;
+    report_.longest_prompt = num_tokens;
+    report_.longest_place = place;
   }
 
   const PromptsToValidate& job_;

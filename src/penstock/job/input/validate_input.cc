@@ -203,7 +203,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
                  InputReport& report) {
   report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
   uint64_t turns_bytes = 0;
-  const int64_t num_further = std::max(parsed.request.num_answers - 1, std::ssize(parsed.request.choices));
+  const int64_t num_further = parsed.request.num_answers - 1;
   report.max_further_answers = std::max(report.max_further_answers, num_further);
   uint64_t field_bytes = 0;
   for (const std::string& word : parsed.request.bad_words)
@@ -217,7 +217,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   if (const ChoiceTokens tokens = ChoiceTokensOf(parsed.request); tokens.sum > 0) {
     params.max_tokens = tokens.longest;
     params.logprobs = std::max(params.logprobs, 1);
-    report.max_logprob_tokens = std::max(report.max_logprob_tokens, std::min(tokens.sum, kMaxContext));
+    report.max_scored_tokens = std::max(report.max_scored_tokens, tokens.sum);
   }
   report.max_further_tokens =
       std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
@@ -295,11 +295,16 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   if (report.max_logprobs < 0) return memory;
   const uint64_t values = 1 + static_cast<uint64_t>(report.max_logprobs);
   memory.bytes_per_position = 32 + values * sizeof(TokenLogprob);
+  // Choices that were scored wait until the last one of their request is. A token has a vector of alternatives, and a
+  // growing vector twice its size.
+  const auto scored_tokens = static_cast<uint64_t>(report.max_scored_tokens);
+  memory.bytes_per_sequence +=
+      2 * scored_tokens * (sizeof(TokenId) + 2 * (sizeof(TokenLogprobs) + 16 + values * sizeof(TokenLogprob)));
   // Results are written one at a time, with {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}
   // for each value. A growing string holds up to three times its text.
   constexpr uint64_t kResultBytesPerValue = 330;
-  memory.bytes += static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values *
-                  kResultBytesPerValue * (report.lists_logprobs_twice ? 2 : 1);
+  memory.bytes += (scored_tokens + static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length))) *
+                  values * kResultBytesPerValue * (report.lists_logprobs_twice ? 2 : 1);
   return memory;
 }
 
