@@ -33,6 +33,7 @@ def flag_rows():
                               ("underscore", "--batch_size", "batch-size")):
         yield "L1", name, generating(flag, "2", code=2, match=f"unknown argument '{flag}'.*did you mean --{meant}")
     yield "L1", "unknown flag", generating("--zzzzzzzz", code=2, match="unknown argument '--zzzzzzzz'")
+    yield "L1", "unknown task", usage(["run", "--task", "score"], "--task: expected one of answer, classify")
     yield "L1", "stray word", generating("stray", code=2, match="unknown argument 'stray'")
     yield "L1", "control characters", generating("--a\nb\x1b[31m", code=2, match="unknown argument")
     yield "L1", "not UTF-8", lambda box: box.run([b"inspect", b"--\xff\xfe"], code=2, match="argument|model")

@@ -199,7 +199,7 @@ TEST(KvSequence, NeededRowsAreComputedEvenIfOthersHaveThem) {
       while (!model.idle()) model.Step(64, random, false);
     }
     EXPECT_EQ(model.num_skipped(), first_needed);
-    // What they computed helps a prompt that needs no row but its last.
+    // Their pages help a prompt that needs no row but its last.
     ASSERT_TRUE(model.Admit(Numbers(40, 0), 1));
     while (!model.idle()) model.Step(64, random, false);
     EXPECT_EQ(model.num_skipped(), first_needed + 39);

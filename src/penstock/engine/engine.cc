@@ -507,6 +507,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     sequence->FinishIfOnlyScored();
     if (!sequence->finished()) return false;
     if (!sequence->failed()) sequence->kv()->Finish(sequence->token_ids(), sequence->num_computed());
+    stats_.prompt_tokens += sequence->num_unwanted();
     finished.push_back(sequence->Release());
     return true;
   });

@@ -28,6 +28,7 @@ class Sequence {
   // passes compute.
   int64_t num_computed() const { return num_computed_; }
   int64_t num_pending() const { return static_cast<int64_t>(token_ids_.size()) - num_unwanted_ - num_computed_; }
+  int64_t num_unwanted() const { return num_unwanted_; }
   void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
   // Whether a part of the prompt is not yet computed.

@@ -30,9 +30,11 @@ std::optional<LabelCounts> LabelsOf(const json::object& result) {
   for (const std::string_view name : {"scores", "classification"}) {
     const json::object* scores = Member(body, name);
     if (scores == nullptr || !scores->contains("correct") || !scores->contains("correct_per_char")) continue;
-    LabelCounts labels;
-    labels.Add(scores->at("correct") == json::value(true), scores->at("correct_per_char") == json::value(true));
-    return labels;
+    const auto count = [&](std::string_view field) {
+      return scores->at(json::string_view(field.data(), field.size())) == json::value(true) ? 1 : 0;
+    };
+    return LabelCounts{
+        .num_labelled = 1, .num_correct = count("correct"), .num_correct_per_char = count("correct_per_char")};
   }
   return std::nullopt;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -52,6 +53,16 @@ int Columns(int fd) {
 }
 
 }  // namespace
+
+void ProgressCounts::AddFailure(Failures one) {
+  ++num_failed;
+  const auto found = std::ranges::find(failures, one.code, &Failures::code);
+  if (found == failures.end()) {
+    failures.push_back(std::move(one));
+  } else {
+    found->num_requests += one.num_requests;
+  }
+}
 
 ProgressMode ChooseProgressMode(bool quiet) {
   if (quiet) return ProgressMode::kSilent;

@@ -24,6 +24,9 @@ struct ProgressCounts {
   TokenCounts finished = {};            // of the requests that this run has answered
   TokenCounts max_expected = {};        // of an average request, from its text and max_tokens
   std::vector<Failures> failures = {};  // of this run
+
+  // Counts a failed request; the first one with its code is kept.
+  void AddFailure(Failures one);
 };
 
 enum class ProgressMode : uint8_t { kSilent, kPlain, kRedraw };

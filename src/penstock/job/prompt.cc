@@ -39,6 +39,14 @@ void AddSystem(const PromptMaker& maker, const JobRequest& request, json::array&
 
 }  // namespace
 
+PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system) {
+  return {.model = engine.model(),
+          .tokenize = [&engine](std::string_view text) { return engine.Tokenize(text); },
+          .tokenize_piece = [&engine](std::string_view text) { return engine.TokenizePiece(text); },
+          .tokenize_chat = [&engine](const Chat& chat) { return engine.TokenizeChat(chat); },
+          .system = system};
+}
+
 absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
                                               const std::vector<std::string>& answers) {
   switch (request.kind) {
@@ -65,6 +73,19 @@ absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobReque
     }
   }
   return InputError("unknown kind of request");
+}
+
+absl::StatusOr<std::vector<std::vector<TokenId>>> BadWordsOf(const PromptMaker& maker,
+                                                             const std::vector<std::string>& words) {
+  std::vector<std::vector<TokenId>> all;
+  for (const std::string& word : words) {
+    // The word may begin a text, or follow a space.
+    for (const std::string& text : {word, " " + word}) {
+      PENSTOCK_ASSIGN_OR_RETURN(std::vector<TokenId> ids, maker.tokenize_piece(text));
+      if (!ids.empty()) all.push_back(std::move(ids));
+    }
+  }
+  return all;
 }
 
 }  // namespace penstock

@@ -22,9 +22,16 @@ struct PromptMaker {
   std::optional<std::string> system;  // see JobOptions
 };
 
+// Returns what the engine's model needs. The engine must outlive it.
+PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system);
+
 // Returns the prompt's tokens; of turns, the prompt of the first one that `answers` do not answer. Takes the messages
 // of a chat out of the request. kInput for a prompt that cannot fit the context, and as Engine::TokenizeChat().
 absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
                                               const std::vector<std::string>& answers);
+
+// Returns the tokens of words that an answer must not contain.
+absl::StatusOr<std::vector<std::vector<TokenId>>> BadWordsOf(const PromptMaker& maker,
+                                                             const std::vector<std::string>& words);
 
 }  // namespace penstock

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "penstock/engine.h"
 #include "penstock/job/input/inputs.h"
 #include "penstock/job/input/request_line.h"
+#include "penstock/job/result_logprobs.h"
 
 namespace penstock {
 
@@ -51,9 +51,6 @@ struct RequestResult {
   std::optional<int64_t> label = {};  // if scored: the index of the right choice
 };
 
-// Engine::TokenBytes
-using TokenText = std::function<std::string(TokenId, bool begins_text)>;
-
 // The choices that a scored request finds best.
 struct BestChoices {
   int64_t by_logprob = 0;
@@ -63,30 +60,21 @@ struct BestChoices {
 BestChoices BestOf(const RequestResult& result);
 
 // Requests that say which of their choices is right.
-class LabelCounts {
- public:
+struct LabelCounts {
   int64_t num_labelled = 0;
   int64_t num_correct = 0;           // the most likely choice was the right one
   int64_t num_correct_per_char = 0;  // the same for the most likely one per character
 
-  void Add(bool is_correct, bool is_correct_per_char) {
-    ++num_labelled;
-    num_correct += is_correct ? 1 : 0;
-    num_correct_per_char += is_correct_per_char ? 1 : 0;
-  }
   void Add(const LabelCounts& other) {
     num_labelled += other.num_labelled;
     num_correct += other.num_correct;
     num_correct_per_char += other.num_correct_per_char;
   }
-  double accuracy() const { return Share(num_correct); }
-  double accuracy_per_char() const { return Share(num_correct_per_char); }
-
- private:
-  double Share(int64_t count) const {
-    return num_labelled > 0 ? static_cast<double>(count) / static_cast<double>(num_labelled) : 0;
-  }
+  double Share(int64_t count) const { return static_cast<double>(count) / static_cast<double>(num_labelled); }
 };
+
+// Returns the counts of one request. REQUIRES: it has a label.
+LabelCounts LabelsOf(const RequestResult& result);
 
 // Each returns one line without the newline, always valid UTF-8 and valid JSON.
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text);

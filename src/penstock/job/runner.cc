@@ -19,11 +19,8 @@ uint64_t RequestSeed(uint64_t job_seed, int64_t line_number) {
 
 Runner::Runner(const Args& args)
     : args_(args),
-      prompts_{.model = args.engine.model(),
-               .tokenize = [&engine = args.engine](std::string_view text) { return engine.Tokenize(text); },
-               .tokenize_piece = [&engine = args.engine](std::string_view text) { return engine.TokenizePiece(text); },
-               .tokenize_chat = [&engine = args.engine](const Chat& chat) { return engine.TokenizeChat(chat); },
-               .system = args.system},
+      prompts_(MakerOf(args.engine, args.system)),
+      token_text_([&engine = args.engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); }),
       reader_(args.inputs) {
   counts_.num_requests = args.report.num_requests;
   counts_.num_done = args.scan.num_done;
@@ -147,25 +144,18 @@ absl::Status Runner::SubmitAs(Request request, const std::shared_ptr<Active>& ac
 
 absl::Status Runner::SubmitScoredPrompt(const std::shared_ptr<Active>& active) {
   PENSTOCK_ASSIGN_OR_RETURN(active->scored, ScoredPromptOf(prompts_, active->request));
-  active->choices.resize(active->request.choices.size());
   active->num_left = 1;
   return SubmitAs(FirstScoringRequest(active->scored, active->sampling.logprobs), active, kOfPrompt);
 }
 
-absl::Status Runner::TakeScoredPrompt(const std::shared_ptr<Active>& active, const Completion& completion) {
+absl::Status Runner::TakeScoredPrompt(const std::shared_ptr<Active>& active, Completion completion) {
   active->prompt_tokens = completion.num_prompt_tokens;
+  active->choices = FirstScores(active->request.choices, std::move(completion), token_text_);
   active->num_left = 0;
   for (size_t i = 0; i < active->choices.size(); ++i) {
-    Completion& choice = active->choices[i].completion;
-    const std::vector<TokenId>& ids = active->scored.choices[i];
-    active->completion_tokens += std::ssize(ids);
-    choice.logprobs = {completion.rivals[i]};
-    choice.finish_reason = FinishReason::kLength;
-    choice.text = std::move(active->request.choices[i].text);
-    if (choice.text.empty()) {
-      for (const TokenId id : ids) choice.text += args_.engine.TokenBytes(id, /*begins_text=*/false);
-    }
-    if (ids.size() == 1) continue;
+    const auto num_tokens = std::ssize(active->scored.choices[i]);
+    active->completion_tokens += num_tokens;
+    if (num_tokens == 1) continue;
     further_.push_back({active, i});
     ++active->num_left;
   }
@@ -188,13 +178,7 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   if (!active->request.choices.empty()) return SubmitScoredPrompt(active);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
   Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
-  for (const std::string& word : active->request.bad_words) {
-    // The word may begin a text, or follow a space.
-    for (const std::string& text : {word, " " + word}) {
-      PENSTOCK_ASSIGN_OR_RETURN(std::vector<TokenId> ids, args_.engine.TokenizePiece(text));
-      if (!ids.empty()) request.sampling.bad_words.push_back(std::move(ids));
-    }
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
   const uint64_t seed = active->sampling.seed;
   active->choices.clear();
   active->choices.resize(static_cast<size_t>(active->request.num_answers));
@@ -246,14 +230,7 @@ absl::Status Runner::WriteFailure(const Active& active, const absl::Status& stat
 }
 
 absl::Status Runner::WriteError(const Active& active, const LineError& error) {
-  const auto is_same = [&](const Failures& failures) { return failures.code == error.code; };
-  const auto found = std::ranges::find_if(counts_.failures, is_same);
-  if (found == counts_.failures.end()) {
-    counts_.failures.push_back({error.code, 1, active.head.place.Text(), error.message});
-  } else {
-    ++found->num_requests;
-  }
-  ++counts_.num_failed;
+  counts_.AddFailure({error.code, 1, active.head.place.Text(), error.message});
   return WriteResult(FormatError(active.head, error, active.answers));
 }
 
@@ -271,7 +248,7 @@ absl::Status Runner::Finish(Completion completion) {
     active->num_left = 0;
     return WriteFailure(*active, completion.status);
   }
-  if (choice_idx == kOfPrompt) return TakeScoredPrompt(active, completion);
+  if (choice_idx == kOfPrompt) return TakeScoredPrompt(active, std::move(completion));
   if (!active->request.choices.empty()) {
     std::vector<TokenLogprobs>& logprobs = active->choices[choice_idx].completion.logprobs;
     std::ranges::move(completion.prompt_logprobs, std::back_inserter(logprobs));
@@ -304,15 +281,10 @@ absl::Status Runner::WriteFinished(Active& active) {
                                 .is_scored = !active.request.choices.empty(),
                                 .is_short = args_.task == JobTask::kClassify,
                                 .label = active.request.label};
-  const Engine& engine = args_.engine;
-  const TokenText token_text = [&engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); };
-  if (result.label.has_value()) {
-    const BestChoices best = BestOf(result);
-    counts_.labels.Add(best.by_logprob == *result.label, best.by_logprob_per_char == *result.label);
-  }
+  if (result.label.has_value()) counts_.labels.Add(LabelsOf(result));
   counts_.finished.prompt += static_cast<double>(active.prompt_tokens);
   counts_.finished.answer += static_cast<double>(active.completion_tokens);
-  return WriteResult(FormatResult(active.head, result, token_text));
+  return WriteResult(FormatResult(active.head, result, token_text_));
 }
 
 absl::Status Runner::WriteResult(const std::string& result) {

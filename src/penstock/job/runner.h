@@ -89,7 +89,7 @@ class Runner {
   // Submits the prompt of a request with choices. Its last row scores their first tokens. Then choices of several
   // tokens wait in further_, from where the engine gets them as it has room.
   absl::Status SubmitScoredPrompt(const std::shared_ptr<Active>& active);
-  absl::Status TakeScoredPrompt(const std::shared_ptr<Active>& active, const Completion& completion);
+  absl::Status TakeScoredPrompt(const std::shared_ptr<Active>& active, Completion completion);
   absl::Status SubmitFurther();
   absl::Status SubmitAs(Request request, const std::shared_ptr<Active>& active, size_t choice_idx);
   // Writes the error record of a request that cannot be submitted; an error of the machine is returned instead.
@@ -105,6 +105,7 @@ class Runner {
 
   Args args_;
   PromptMaker prompts_;
+  TokenText token_text_;
   InputReader reader_;
   bool at_end_ = false;
   bool has_told_of_failure_ = false;

@@ -13,6 +13,7 @@
 #include "penstock/engine.h"
 #include "penstock/job/input/request_line.h"
 #include "penstock/job/prompt.h"
+#include "penstock/job/result_line.h"
 
 namespace penstock {
 
@@ -32,6 +33,11 @@ absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest
 Request FirstScoringRequest(const ScoredPrompt& scored, int num_top);
 // Returns the request that scores the further tokens of a choice. REQUIRES: it has several.
 Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top);
+
+// Returns the choices with the log-probabilities of their first tokens, which the first request has found. `texts` are
+// the request's choices; the text of one that has only ids is made by `token_text`.
+std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Completion of_prompt,
+                                      const TokenText& token_text);
 
 // A choice's log-likelihood: the sum of its tokens' log-probabilities.
 struct ChoiceScore {

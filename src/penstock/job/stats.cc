@@ -71,13 +71,21 @@ static json::array FailuresJson(const std::vector<Failures>& all) {
   return list;
 }
 
+static json::array MemoryJson(const MemoryLog& log) {
+  json::array list;
+  for (const MemoryLog::Sample& sample : log.samples()) {
+    list.push_back(json::object{{"seconds", sample.seconds}, {"resident_bytes", sample.resident_bytes}});
+  }
+  return list;
+}
+
 static json::value LabelsJson(const LabelCounts& labels) {
   if (labels.num_labelled == 0) return nullptr;
   return json::object{{"requests", labels.num_labelled},
                       {"correct", labels.num_correct},
-                      {"accuracy", labels.accuracy()},
+                      {"accuracy", labels.Share(labels.num_correct)},
                       {"correct_per_char", labels.num_correct_per_char},
-                      {"accuracy_per_char", labels.accuracy_per_char()}};
+                      {"accuracy_per_char", labels.Share(labels.num_correct_per_char)}};
 }
 
 std::string FormatStats(const JobNumbers& numbers) {
@@ -101,10 +109,6 @@ std::string FormatStats(const JobNumbers& numbers) {
       bound_json["host_memory_bytes_per_second"] = numbers.rates.host.memory_bytes_per_s;
       bound_json["host_operations_per_second"] = numbers.rates.host.ops_per_s;
     }
-  }
-  json::array memory;
-  for (const MemoryLog::Sample& sample : numbers.memory.samples()) {
-    memory.push_back(json::object{{"seconds", sample.seconds}, {"resident_bytes", sample.resident_bytes}});
   }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
@@ -146,7 +150,7 @@ std::string FormatStats(const JobNumbers& numbers) {
                                 {"used", e.prefetch_used},
                                 {"hot_accuracy", Rate(e.prefetch_used, static_cast<double>(e.prefetch_issued))}}},
       {"peak_rss_bytes", PeakRssBytes()},
-      {"memory", std::move(memory)},
+      {"memory", MemoryJson(numbers.memory)},
       {"bound", bound_json},
       {"bound_fraction", known ? json::value(bound.seconds / generation_s) : json::value(nullptr)}};
   return std::string(json::serialize(stats)) + "\n";
@@ -160,8 +164,8 @@ std::string FormatStatsOfError(const absl::Status& error) {
 std::string FormatAccuracy(const LabelCounts& labels) {
   if (labels.num_labelled == 0) return "";
   return fmt::format("accuracy        {:.1f}% ({} of {}), by log-likelihood per character {:.1f}%\n",
-                     100 * labels.accuracy(), labels.num_correct, labels.num_labelled,
-                     100 * labels.accuracy_per_char());
+                     100 * labels.Share(labels.num_correct), labels.num_correct, labels.num_labelled,
+                     100 * labels.Share(labels.num_correct_per_char));
 }
 
 std::string FormatSummary(const JobNumbers& numbers) {

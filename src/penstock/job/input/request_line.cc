@@ -13,8 +13,6 @@ namespace {
 constexpr std::string_view kCompletionsUrl = "/v1/completions";
 constexpr std::string_view kChatUrl = "/v1/chat/completions";
 
-std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
-
 // Reads the id from the first of three fields that the line has. An error leaves the id absent, so that nobody relies
 // on it.
 void ReadId(const json::object& object, int64_t number, RequestLine& line) {

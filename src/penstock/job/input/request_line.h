@@ -46,7 +46,7 @@ struct JobRequest {
   std::optional<int64_t> label;        // the index of the right choice
 };
 
-// What a job does with its requests.
+// The work that a job does on its requests.
 enum class JobTask : uint8_t {
   kAnswer,    // generates answers, and scores the choices of requests that have some
   kClassify,  // all requests have choices, and results are short
