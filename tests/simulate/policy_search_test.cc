@@ -66,6 +66,33 @@ TEST(AutoPolicy, IsNearTheBestOfAGrid) {
   }
 }
 
+TEST(AutoPolicy, RanksDivideAttentionInTheBetterWay) {
+  const DescribedModel model = DescribedModel::FromConfig(kQwen, "int8").value();
+  Hardware hardware = HardwarePreset("none").value();
+  hardware.num_ranks = 2;
+  int num_by_heads = 0, num_by_sequences = 0;
+  for (const auto& [network, work] :
+       {std::pair("ib-hdr", "prompt=8,gen=64,requests=1"), std::pair("1gbe", "prompt=8,gen=64,requests=1"),
+        std::pair("25gbe", "prompt=64,gen=8,requests=16")}) {
+    SCOPED_TRACE(std::string(network) + " " + work);
+    Hardware ranks = hardware;
+    ranks.links.push_back(NetworkPreset(network).value());
+    const Workload workload = ParseWorkload(work).value();
+    const PolicyChoice chosen = SearchPolicies(model, ranks, workload, {}).value().front();
+    EngineOptions by_sequences, by_heads;
+    by_sequences.policy.attention_parallel = AttentionParallel::kSequences;
+    by_heads.policy.attention_parallel = AttentionParallel::kHeads;
+    const double best =
+        std::max(BestRate(model, ranks, workload, by_sequences), BestRate(model, ranks, workload, by_heads));
+    EXPECT_GE(chosen.estimate.generation_tokens_per_s(), 0.95 * best);
+    (chosen.plan.shares_heads ? num_by_heads : num_by_sequences)++;
+    // Cut experts change answers, so nobody gets them who did not ask.
+    EXPECT_FALSE(chosen.plan.cuts_experts);
+  }
+  EXPECT_GT(num_by_heads, 0);
+  EXPECT_GT(num_by_sequences, 0);
+}
+
 TEST(AutoPolicy, KeepsWhatWasAskedForAndTheBudgets) {
   const DescribedModel model = DescribedModel::FromConfig(kMixtralConfig, "int8").value();
   const Hardware hardware = HardwarePreset("l4:dram=32GiB").value();

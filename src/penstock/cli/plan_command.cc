@@ -80,7 +80,10 @@ class WhatIfs {
       TryProcessor("a GPU twice as fast, its memory too", "gpu");
     }
     TryProcessor("a CPU twice as fast, its memory too", "cpu");
-    if (hardware.num_ranks > 1) TryLinks("a network twice as fast", {kRankLink});
+    if (hardware.num_ranks > 1) {
+      TryLinks("a network twice as fast", {kRankLink});
+      TryCutExperts();
+    }
     if (!has_device) TryRank();
     TryFormats();
     Search();
@@ -111,6 +114,12 @@ class WhatIfs {
       change += fmt::format(" ({})", kUsualNetwork);
     }
     Try(change, hardware, [](EngineOptions&) {});
+  }
+  // Tries parts of every expert on each machine instead of whole experts.
+  void TryCutExperts() {
+    if (described_.options.policy.expert_parallel.has_value()) return;
+    Try("parts of every expert on each machine: --parallel experts=tp (answers change in the last bits)",
+        described_.hardware, [](EngineOptions& o) { o.policy.expert_parallel = ExpertParallel::kCut; });
   }
   void TryProcessor(const std::string& change, std::string_view name) {
     Hardware hardware = described_.hardware;
@@ -225,6 +234,7 @@ std::string PolicyWords(const PolicyChoice& choice) {
   }
   words += fmt::format(", at most {} tokens of prompts a step", plan.prefill_chunk);
   if (plan.num_ranks > 1) words += fmt::format(", on each of {} machines", plan.num_ranks);
+  if (plan.shares_heads) words += ", which divide attention by heads";
   if (plan.device.holds_kv_cache) words += ", KV cache on the GPU";
   return words;
 }

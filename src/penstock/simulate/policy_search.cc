@@ -65,6 +65,7 @@ class ScheduleSearch {
         WalkMicroBatch();
         TryKvTier();
       }
+      TryAttentionParallel();
       WalkBatch();
       WalkTrade();
     }
@@ -86,6 +87,9 @@ class ScheduleSearch {
     if (asked_.batch_size == 0) options.batch_size = other.batch_size;
     if (asked_.prefill_chunk == 0) options.prefill_chunk = other.prefill_chunk;
     if (!asked_.policy.kv_tier.has_value()) options.policy.kv_tier = other.policy.kv_tier;
+    if (!asked_.policy.attention_parallel.has_value()) {
+      options.policy.attention_parallel = other.policy.attention_parallel;
+    }
     if (asked_.policy.micro_batch_size == 0 && options.device == other.device) {
       options.policy.micro_batch_size = other.policy.micro_batch_size;
     }
@@ -95,7 +99,10 @@ class ScheduleSearch {
 
   // Marks a candidate as tried. Returns false if it had been tried before.
   bool IsNew(const EngineOptions& options, std::optional<KvTier> kv_tier) {
-    return tried_.emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier).second;
+    return tried_
+        .emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier,
+                 options.policy.attention_parallel)
+        .second;
   }
 
   // Tries these options. When memory has no room for their prompt rows, tries fewer rows. Returns whether the result is
@@ -288,6 +295,21 @@ class ScheduleSearch {
     }
   }
 
+  // Tries the other way to divide attention among ranks. It gives the same bits; cut experts do not, so they are never
+  // chosen here. By heads, all ranks wait for each other twice more in a layer, and small predicted gains were not
+  // measured.
+  void TryAttentionParallel() {
+    if (hardware_.num_ranks == 1 || asked_.policy.attention_parallel.has_value()) return;
+    EngineOptions options = options_;
+    const bool is_by_heads = options.policy.attention_parallel == AttentionParallel::kHeads;
+    options.policy.attention_parallel = is_by_heads ? AttentionParallel::kSequences : AttentionParallel::kHeads;
+    const std::tuple before(options_, *best_, best_quick_s_);
+    if (!Try(options) || is_by_heads) return;
+    constexpr double kWorthWaiting = 1.05;
+    const double least = kWorthWaiting * std::get<1>(before).estimate.generation_tokens_per_s();
+    if (best_->estimate.generation_tokens_per_s() < least) std::tie(options_, best_, best_quick_s_) = before;
+  }
+
   static constexpr int64_t kMinChunk = 16, kMaxChunk = kMaxPrefillChunk, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
   static constexpr double kShortTasks = 20'000;  // simulated in a few milliseconds
@@ -301,7 +323,8 @@ class ScheduleSearch {
   EngineOptions options_;  // the best so far
   std::optional<PolicyChoice> best_;
   double best_quick_s_ = 0;
-  std::set<std::tuple<int64_t, int64_t, int64_t, std::optional<KvTier>>> tried_;  // batch, chunk, micro-batch, KV tier
+  // Batch, chunk, micro-batch, KV tier, split of attention.
+  std::set<std::tuple<int64_t, int64_t, int64_t, std::optional<KvTier>, std::optional<AttentionParallel>>> tried_;
   absl::Status refusal_;
 };
 
