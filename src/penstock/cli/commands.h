@@ -31,6 +31,7 @@ struct ModelFlags {
   std::string kv_dtype = "auto";
   std::string comm_dtype = "auto";
   std::string parallel = "auto";
+  std::optional<std::string> expert_placement;
   bool no_prefix_sharing = false;
   EngineOptions engine;
 };
