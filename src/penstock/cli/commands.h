@@ -178,6 +178,7 @@ struct SimulateFlags {
   std::string sweep;      // see sweep.h; empty: none
   std::string plot_path;  // plot of the sweep; empty: none
   RoutingSpec routing;
+  std::string routing_trace;  // whose choices are counted; empty: by routing.skew
   bool as_json = false;
 };
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);
