@@ -24,6 +24,25 @@ int64_t RowsOfWeights(const PassArgs& args) {
   return std::max<int64_t>(1, static_cast<int64_t>(seconds(1) / of_row_s));
 }
 
+// Returns the group of each expert with rows. The groups have about equally many rows. No group is empty if there are
+// enough experts.
+std::vector<int64_t> CutIntoGroups(std::span<const int64_t> rows_of, int64_t num_groups) {
+  std::vector<int64_t> group_of(rows_of.size());
+  const int64_t num_rows = std::reduce(rows_of.begin(), rows_of.end());
+  const int64_t num_used = std::ssize(rows_of) - std::ranges::count(rows_of, 0);
+  int64_t num_before = 0, used_idx = 0;
+  for (size_t expert_idx = 0; expert_idx < rows_of.size(); ++expert_idx) {
+    if (rows_of[expert_idx] == 0) continue;
+    const int64_t middle = 2 * num_before + rows_of[expert_idx];  // in half rows
+    const int64_t last = std::min(num_groups - 1, used_idx);
+    const int64_t first = std::clamp<int64_t>(num_groups - num_used + used_idx, 0, last);
+    group_of[expert_idx] = std::clamp(middle * num_groups / (2 * num_rows), first, last);
+    num_before += rows_of[expert_idx];
+    ++used_idx;
+  }
+  return group_of;
+}
+
 TaskLabel ReceiveOutputsLabel(int64_t layer_idx) { return {.name = "receive outputs", .layer_idx = layer_idx}; }
 
 }  // namespace
@@ -105,24 +124,7 @@ void PassWholeExperts::PlanGroups(const RankChoices::Rows& routed, Exchange& exc
   exchange.num_groups = args_.ranks->expert_groups > 0 ? std::min(args_.ranks->expert_groups, max_groups)
                                                        : BestExpertGroups(TimesOf(routed, rows_of), max_groups);
   for (const std::vector<int64_t>& of_rank : rows_of) {
-    CutIntoGroups(of_rank, exchange.num_groups, exchange.group_of.emplace_back(of_rank.size()));
-  }
-}
-
-// The groups have about equally many rows. No group is empty if there are enough experts.
-void PassWholeExperts::CutIntoGroups(std::span<const int64_t> rows_of, int64_t num_groups,
-                                     std::span<int64_t> group_of) const {
-  const int64_t num_rows = std::reduce(rows_of.begin(), rows_of.end());
-  const int64_t num_used = std::ssize(rows_of) - std::ranges::count(rows_of, 0);
-  int64_t num_before = 0, used_idx = 0;
-  for (size_t expert_idx = 0; expert_idx < rows_of.size(); ++expert_idx) {
-    if (rows_of[expert_idx] == 0) continue;
-    const int64_t middle = 2 * num_before + rows_of[expert_idx];  // in half rows
-    const int64_t last = std::min(num_groups - 1, used_idx);
-    const int64_t first = std::clamp<int64_t>(num_groups - num_used + used_idx, 0, last);
-    group_of[expert_idx] = std::clamp(middle * num_groups / (2 * num_rows), first, last);
-    num_before += rows_of[expert_idx];
-    ++used_idx;
+    exchange.group_of.push_back(CutIntoGroups(of_rank, exchange.num_groups));
   }
 }
 

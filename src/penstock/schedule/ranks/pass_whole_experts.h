@@ -95,8 +95,6 @@ class PassWholeExperts : public ExpertExchange {
   // Fills the exchange for the choices of all ranks.
   void PlanExchange(const RankChoices::Rows& routed, Exchange& exchange) const;
   void PlanGroups(const RankChoices::Rows& routed, Exchange& exchange) const;
-  // Cuts the experts that a rank computes into the exchange's groups.
-  void CutIntoGroups(std::span<const int64_t> rows_of, int64_t num_groups, std::span<int64_t> group_of) const;
   void PlanHere(const RankChoices::Rows& routed, Exchange& exchange) const;
   void PlanElsewhere(Exchange& exchange) const;
   // Returns the times by which all ranks choose the number of groups.
