@@ -126,7 +126,7 @@ TEST(ExpertPlacement, FewerLayersKeepTheFirstOnes) {
 
 TEST(ExpertPlacement, AChoiceIsComputedAtHomeOrDealtEvenly) {
   const ModelConfig config = ConfigOfExperts(6);
-  // Ranks 0 and 1 hold expert 0, and ranks 1 and 2 hold expert 2.
+  // Popular experts lie on two ranks each.
   const auto placement = ExpertPlacement::Balanced(config, 3, ChoiceCounts(3, {100, 1, 90, 1, 80, 1}), 1);
   ASSERT_EQ(placement.HoldersOf(1, 0).size(), 2);
   std::mt19937_64 random(1);
@@ -147,6 +147,29 @@ TEST(ExpertPlacement, AChoiceIsComputedAtHomeOrDealtEvenly) {
   }
   EXPECT_LE(std::ranges::max(loads) - std::ranges::min(loads), 20);
   EXPECT_EQ(placement.RanksOf(1, choices, 1), ranks);
+}
+
+TEST(ExpertPlacement, FewRowsOfAnExpertAreComputedByOneHolder) {
+  const ModelConfig config = ConfigOfExperts(6);
+  const auto placement = ExpertPlacement::Balanced(config, 2, ChoiceCounts(3, {6, 5, 4, 3, 2, 1}), 3);  // all on both
+  const std::vector<std::vector<int32_t>> choices = {{0, 1, 0, 2, 0, 3}, {0, 1, 0, 2, 0, 3}};
+  const auto ranks = placement.RanksOf(1, choices, /*rows_of_weights=*/4);
+  std::vector<int64_t> num_experts(2);
+  for (const int32_t expert_idx : {0, 1, 2, 3}) {
+    std::vector<int32_t> of_expert;
+    for (size_t home = 0; home < 2; ++home) {
+      for (size_t i = 0; i < choices[home].size(); ++i) {
+        if (choices[home][i] == expert_idx) of_expert.push_back(ranks[home][i]);
+      }
+    }
+    EXPECT_THAT(of_expert, testing::Each(of_expert[0]));
+    ++num_experts[of_expert[0]];
+  }
+  EXPECT_THAT(num_experts, ElementsAre(2, 2));
+  // Six rows of expert 0 are worth two reads now, one on each rank.
+  const auto at_home = placement.RanksOf(1, choices, /*rows_of_weights=*/3);
+  EXPECT_EQ(at_home[0][0], 0);
+  EXPECT_EQ(at_home[1][0], 1);
 }
 
 }  // namespace
