@@ -73,6 +73,10 @@ struct Policy {
   int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
   std::optional<AttentionParallel> attention_parallel = {};  // on several ranks; default: kSequences
   std::optional<ExpertParallel> expert_parallel = {};        // on several ranks; default: kWhole. kCut changes answers
+  // On several ranks with whole experts: a routing trace (EngineOptions::routing_path). The ranks get experts that it
+  // counts about equally often. If empty, each rank gets neighbouring experts.
+  std::string expert_placement = {};
+  int64_t expert_replicas = 0;  // with expert_placement: the further experts of each layer that each rank holds
   // On several ranks: the groups into which a rank's experts are cut. The rows of a group travel while another group is
   // computed. 0: as many as are fastest by the measured network, 1: nothing overlaps.
   int64_t expert_groups = 0;

@@ -61,6 +61,7 @@ def flag_rows():
                          ("--comm-dtype", ("f16",)),
                          ("--parallel", ("", "tp", "attention", "attention=", "attention=ep", "experts=dp", "attention=tp,",
                                          "attention=tp;experts=ep", "heads=tp")),
+                         ("--expert-placement", (",replicas=1", "x,replicas=", "x,replicas=-1", "x,replicas=y")),
                          ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
         for value in values:
             yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"),

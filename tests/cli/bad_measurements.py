@@ -25,6 +25,27 @@ def bench_rows():
                                                                  code=4, match="512 tokens, .* context length of 12")
 
 
+def placement_rows(small):
+    """Placements of experts on ranks by a recorded routing."""
+    def places(box):
+        model, trace = box.model().path, box.output("routing.bin")
+        box.run(["generate", "--model", model, "--prompt=hi", "--max-tokens=4", "--record-routing", trace])
+        on_ranks = ["simulate", "--model", model, "--hardware=none:dram=1GiB", "--workload=prompt=8,gen=4",
+                    "--schedule=on-demand", "--ranks=2", "--network=1gbe", "--routing-trace", trace]
+        for flags, code, words in (("", 0, ""), (",replicas=1", 0, ""), (",replicas=99", 2, "a rank lacks [0-9]+ of the")):
+            box.run([*on_ranks, f"--expert-placement={trace}{flags}"], code=code, match=words)
+        for flag in ("--expert-placement", "--routing-trace"):
+            other = ["simulate", *small(box), "--ranks=2", "--network=1gbe", "--schedule=on-demand", f"{flag}={trace}"]
+            box.run(other, code=4, match="the trace is of a model with")
+            box.run([*other[:-1], f"{flag}={box.file('words', 'words')}"], code=4, match="not a routing trace")
+            box.run([*other[:-1], f"{flag}=/nowhere/routing.bin"], code=5, match="/nowhere/routing.bin")
+        box.run([*on_ranks, "--parallel=experts=tp", f"--expert-placement={trace}"], code=2,
+                match="with --parallel experts=tp each rank has a part of every expert")
+        policy = box.file("policy.json", json.dumps({"expert_replicas": 1}))
+        box.run([*on_ranks, "--policy", policy], code=2, match="'expert_replicas' needs 'expert_placement'")
+    yield "L12", "placement of experts", places
+
+
 def bench_routing_rows():
     words = "the a in the aa " * 60
 
@@ -225,6 +246,7 @@ def planning_rows():
                          (["--ranks=200", "--network=1gbe", "--weights=hqq4", "--parallel=experts=tp"],
                           "cannot be cut for 200 ranks")):
         yield "L12", f"simulate {' '.join(flags)}", usage([*simulate, *flags], words)
+    yield from placement_rows(small)
     yield "L12", "a plot of nothing", usage([*simulate, "--plot=x"], "--plot draws a --sweep")
 
     for command in ("plan", "simulate"):

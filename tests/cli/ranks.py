@@ -97,6 +97,23 @@ def check_errors(ranks):
     assert not output.exists() or output.read_bytes() == b"", "a refused job has results"
 
 
+def check_placement(ranks, trace, expected):
+    """Experts may lie on any rank, and on several. All ranks need the same placement."""
+    output = ranks.folder / "placed.jsonl"
+    code, stderr = ranks.run(3, output, "--expert-placement", f"{trace},replicas=1", "--memory", "20MiB")
+    assert code == 0 and program.sorted_by_id(output) == expected, stderr
+    refused = ranks.folder / "refused.jsonl"
+    flags = ("--expert-placement", trace, "--parallel", "experts=tp")
+    code, stderr = ranks.run(2, refused, *flags)
+    assert code == 2 and "--expert-placement: with --parallel experts=tp" in stderr, (code, stderr)
+    command = ranks.penstock.command("run", "--model", program.DEMO_MODEL, "--output", refused, *ranks.flags)
+    done = subprocess.run(["mpirun", "-n", "1", *command, "--expert-placement", trace, ":", "-n", "1", *command],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+                          timeout=program.HANG_S)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("penstock: error")]
+    assert done.returncode == 2 and len(lines) == 1 and "another placement of experts" in lines[0], done.stderr
+
+
 def check_probe(ranks):
     """A probe under mpirun also measures the network, and plans for several machines use it."""
     probe = ranks.folder / "probe.json"
@@ -171,7 +188,9 @@ def main():
         source = folder / "requests.jsonl"
         program.write_requests(source, args.requests, args.seed, 24)
         flags = ["--input", source, "--quiet", "--context-length", 512]
-        penstock.run_job(program.DEMO_MODEL, source, folder / "whole.jsonl", "--quiet", "--context-length", 512)
+        trace = folder / "routing.bin"
+        penstock.run_job(program.DEMO_MODEL, source, folder / "whole.jsonl", "--quiet", "--context-length", 512,
+                         "--record-routing", trace)
         expected = program.sorted_by_id(folder / "whole.jsonl")
         ranks = Ranks(penstock, folder, flags)
         code, stderr = ranks.run(2, folder / "two.jsonl")
@@ -181,6 +200,7 @@ def main():
         assert code == 0, f"exit {code}: {stderr}"
         assert program.sorted_by_id(folder / "two.jsonl") == expected, "two ranks gave other bytes"
         check_errors(ranks)
+        check_placement(ranks, trace, expected)
         check_probe(ranks)
         cases = [(num_ranks, budget, schedule) for num_ranks in (2, 3, 4) for budget in ("20MiB", "64MiB")
                  for schedule in ("klotski", "on-demand", "zigzag", "hybrid")]
@@ -188,6 +208,7 @@ def main():
             output, policy = folder / f"case{number}.jsonl", folder / f"policy{number}.json"
             policy.write_text(json.dumps({"expert_groups": rng.randint(0, 4)}))
             split = rng.choice(([], ["--parallel", "attention=tp"]))
+            split = split + rng.choice(([], ["--expert-placement", f"{trace},replicas={rng.randint(0, 2)}"]))
             code, stderr = ranks.run(num_ranks, output, "--memory", budget, "--schedule", schedule, "--batch-size", 4,
                                      "--policy", policy, *split)
             assert code == 0, f"{num_ranks} ranks, {budget}, {schedule}: exit {code}: {stderr}"

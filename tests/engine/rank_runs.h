@@ -1,8 +1,10 @@
 // Runs ranks in threads of one process, each with its share of the requests.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,9 +14,11 @@
 #include <gmock/gmock.h>
 
 #include "penstock/base/status.h"
+#include "penstock/model/model_config.h"
 #include "penstock/parallel/communicator.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/policy.h"
+#include "penstock/routing/routing_trace.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/choices.h"
 #include "tests/draw.h"
@@ -95,6 +99,36 @@ inline uint64_t MinBudgetOfRank(const EngineOptions& options, size_t rank, size_
   return pos == std::string::npos ? 0 : std::stoull(message.substr(pos + what.size()));
 }
 
+// Writes a trace of random choices, of which some experts get many more than others.
+inline void WriteRandomTrace(const std::string& path, const ModelConfig& config, Draw& draw) {
+  constexpr uint32_t kNumRows = 40;
+  std::filesystem::remove(path);
+  const auto writer = RoutingTraceWriter::Create(path, {.model = "random",
+                                                        .num_layers = config.num_moe_layers(),
+                                                        .num_experts = config.num_experts,
+                                                        .num_topk = config.num_topk})
+                          .value();
+  std::vector<uint32_t> rows(kNumRows);
+  std::iota(rows.begin(), rows.end(), 0);
+  for (int64_t layer_idx = 0; layer_idx < config.num_moe_layers(); ++layer_idx) {
+    const uint64_t first = draw.Below(static_cast<uint64_t>(config.num_experts));
+    std::vector<int32_t> choices;
+    for (uint32_t row = 0; row < kNumRows; ++row) {
+      // Neighbouring experts from one on that is near `first`.
+      const uint64_t begin = first + draw.Below(1 + draw.Below(static_cast<uint64_t>(config.num_experts)));
+      for (int64_t k = 0; k < config.num_topk; ++k) {
+        choices.push_back(static_cast<int32_t>((static_cast<int64_t>(begin) + k) % config.num_experts));
+      }
+    }
+    ASSERT_TRUE(
+        writer
+            ->Append(
+                {.step_idx = 0, .layer_idx = layer_idx, .sequence_ids = rows, .positions = rows, .topk_idx = choices})
+            .ok());
+  }
+  ASSERT_TRUE(writer->Close().ok());
+}
+
 // Returns the runs of `num_ranks` ranks with one schedule; each has its own budget, batch and requests.
 inline std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, bool shares_heads, size_t num_requests,
                                        Draw& draw) {
@@ -125,12 +159,15 @@ inline std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks,
 }
 
 inline std::string Describe(const std::vector<RankRun>& runs) {
-  std::string text =
-      fmt::format("comm {}, attention {}, schedule {}, multi-batch {}, micro-batch {}, expert groups {}",
-                  ChoiceName(runs[0].options.comm_dtype, CommFormats()),
-                  ChoiceName(runs[0].options.policy.attention_parallel, AttentionParallels()),
-                  ChoiceName(runs[0].options.policy.schedule, Schedules()), runs[0].options.policy.multi_batch,
-                  runs[0].options.policy.micro_batch_size, runs[0].options.policy.expert_groups);
+  std::string text = fmt::format(
+      "comm {}, attention {}, schedule {}, multi-batch {}, micro-batch {}, expert groups {}, "
+      "{} experts, {} replicas",
+      ChoiceName(runs[0].options.comm_dtype, CommFormats()),
+      ChoiceName(runs[0].options.policy.attention_parallel, AttentionParallels()),
+      ChoiceName(runs[0].options.policy.schedule, Schedules()), runs[0].options.policy.multi_batch,
+      runs[0].options.policy.micro_batch_size, runs[0].options.policy.expert_groups,
+      runs[0].options.policy.expert_placement.empty() ? "neighbouring" : "placed",
+      runs[0].options.policy.expert_replicas);
   for (const RankRun& run : runs) {
     text +=
         fmt::format("; memory {} threads {} batch {} chunk {} requests {}", run.options.memory_bytes,

@@ -1,11 +1,16 @@
 // Proves that ranks which share the experts give the answers of one rank: the same tokens and log-probabilities, bit
-// for bit. All golden models run with random schedules, and with budgets, batches and micro-batches of each rank. The
-// ranks are threads of this process. PENSTOCK_TEST_RANK_COMBINATIONS (60) sets the number of combinations,
-// PENSTOCK_TEST_SEED (1) their choice.
+// for bit. All golden models run with random schedules and placements of experts, and with budgets, batches and
+// micro-batches of each rank. The ranks are threads of this process. PENSTOCK_TEST_RANK_COMBINATIONS (60) sets the
+// number of combinations, PENSTOCK_TEST_SEED (1) their choice.
+#include <filesystem>
 #include <thread>
+
+#include <unistd.h>
 
 #include "penstock/engine/ranked_engine.h"
 #include "penstock/memory/dense_weights.h"
+#include "penstock/parallel/expert_placement.h"
+#include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
 #include "tests/engine/rank_runs.h"
 #include "tests/environment.h"
@@ -13,7 +18,12 @@
 namespace penstock {
 namespace {
 
-class RanksTest : public testing::TestWithParam<std::string> {};
+class RanksTest : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { std::filesystem::remove(trace_path_); }
+
+  const std::string trace_path_ = testing::TempDir() + "/ranks-test-" + std::to_string(::getpid());
+};
 
 TEST_P(RanksTest, RanksGiveTheBitsOfOneRank) {
   const Golden golden(GetParam());
@@ -33,6 +43,14 @@ TEST_P(RanksTest, RanksGiveTheBitsOfOneRank) {
     if (of_one_rank.empty()) of_one_rank = RunAll(base, requests);
     ASSERT_EQ(of_one_rank.size(), requests.size());
     const int num_ranks = draw.From({2, 2, 3, 4});
+    base.policy.expert_placement = draw.From<std::string>({"", trace_path_, trace_path_});
+    base.policy.expert_replicas = 0;
+    if (!base.policy.expert_placement.empty()) {
+      WriteRandomTrace(trace_path_, (*model)->config, draw);
+      const int64_t max_replicas = ExpertPlacement::MaxReplicas((*model)->config, num_ranks);
+      base.policy.expert_replicas = draw.From<int64_t>({0, 1, 1, 2, max_replicas});
+      base.policy.expert_replicas = std::min(base.policy.expert_replicas, max_replicas);
+    }
     const bool shares_heads = CheckCutsHeads((*model)->weights, (*model)->config, num_ranks).ok();
     std::vector<RankRun> runs = RandomRuns(base, num_ranks, shares_heads, requests.size(), draw);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << Describe(runs));
@@ -54,6 +72,45 @@ TEST(Ranks, AnExpertThatCannotBeReadFailsTheRequestsThatWantIt) {
   RunWithFaults(options, 0.02, requests, expected);
 }
 
+// Some requests then have the expert from rank 0.
+TEST_F(RanksTest, AReplicaThatCannotBeReadFailsTheRequestsThatWantIt) {
+  const Golden golden("mixtral-tiny");
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  const std::vector<Answer> expected = RunAll(options, requests);
+  const auto model = LoadModel(golden.dir());
+  ASSERT_TRUE(model.ok()) << model.status();
+  Draw draw(1);
+  WriteRandomTrace(trace_path_, (*model)->config, draw);
+  options.policy.expert_placement = trace_path_;
+  options.policy.expert_replicas = 1;
+  options.policy.schedule = ScheduleKind::kKlotski;
+  options.memory_bytes = MinBudgetOfRank(options, 1, 2);
+  RunWithFaults(options, 0.02, requests, expected);
+}
+
+TEST_F(RanksTest, ReplicasTakeMemory) {
+  const Golden golden("mixtral-tiny");
+  const auto model = LoadModel(golden.dir());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelConfig& config = (*model)->config;
+  Draw draw(1);
+  WriteRandomTrace(trace_path_, config, draw);
+  EngineOptions options;
+  options.policy.expert_placement = trace_path_;
+  EngineRoom room;
+  room.budget_bytes = 64 << 20;
+  room.ranks = {.rank = 1, .num_ranks = 2};
+  for (options.policy.expert_replicas = 0; options.policy.expert_replicas <= 2; ++options.policy.expert_replicas) {
+    const auto plan = PlanEngine(
+        options, {.config = config, .weights = (*model)->weights, .files = (*model)->checkpoint.files()}, room);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const int64_t of_layer = config.num_experts / 2 + options.policy.expert_replicas;
+    EXPECT_EQ(plan->policy.plan.experts_of_layer, of_layer);
+    EXPECT_EQ(plan->policy.plan.num_experts_total, of_layer * config.num_moe_layers());
+  }
+}
+
 TEST(Ranks, RanksWithDifferentModelsRefuseEachOther) {
   std::vector<RankRun> runs(2);
   for (size_t rank = 0; rank < runs.size(); ++rank) {
@@ -64,6 +121,22 @@ TEST(Ranks, RanksWithDifferentModelsRefuseEachOther) {
   for (const RankRun& run : runs) {
     EXPECT_EQ(FaultOf(run.status), Fault::kUsage);
     EXPECT_THAT(Message(run.status), testing::HasSubstr("another model"));
+  }
+}
+
+TEST_F(RanksTest, RanksWithDifferentPlacementsRefuseEachOther) {
+  const Golden golden("mixtral-tiny");
+  const auto model = LoadModel(golden.dir());
+  ASSERT_TRUE(model.ok()) << model.status();
+  Draw draw(1);
+  WriteRandomTrace(trace_path_, (*model)->config, draw);
+  std::vector<RankRun> runs(2);
+  for (RankRun& run : runs) run.options = {.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
+  runs[1].options.policy.expert_placement = trace_path_;
+  RunRanks({}, runs);
+  for (const RankRun& run : runs) {
+    EXPECT_EQ(FaultOf(run.status), Fault::kUsage);
+    EXPECT_THAT(Message(run.status), testing::HasSubstr("another placement of experts"));
   }
 }
 

@@ -38,6 +38,19 @@ TEST(GeneratedRouting, DependsOnSeedStepLayerAndRowAlone) {
   EXPECT_NE(Copy(routing.Choices(1, 0, 50)), all);
 }
 
+TEST(GeneratedRouting, FollowsTheCountsOfARecordedRun) {
+  GeneratedRouting routing(4, 1, {.seed = 3, .counts = {{0, 3000, 6000, 1000}, {5000, 5000, 0, 0}}}, {1, 4});
+  for (const auto& [layer_idx, expected] :
+       {std::pair(1, std::vector<int>{0, 3000, 6000, 1000}), std::pair(4, std::vector<int>{5000, 5000, 0, 0})}) {
+    std::vector<int> counts(4);
+    for (const int32_t expert : Copy(routing.Choices(layer_idx, 0, 10'000))) ++counts[expert];
+    for (size_t expert = 0; expert < counts.size(); ++expert) EXPECT_NEAR(counts[expert], expected[expert], 200);
+  }
+  // Experts that were never chosen are chosen where nothing else is left.
+  GeneratedRouting all(3, 3, {.counts = {{1'000'000, 0, 0}}}, {0});
+  EXPECT_THAT(Copy(all.Choices(0, 0, 1)), testing::UnorderedElementsAre(0, 1, 2));
+}
+
 TEST(GeneratedRouting, IsAsSkewedAsAsked) {
   GeneratedRouting even(8, 1, {.seed = 3}), skewed(8, 1, {.skew = 2, .seed = 3});
   std::vector<int> even_counts(8), skewed_counts(8);

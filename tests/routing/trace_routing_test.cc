@@ -1,6 +1,6 @@
 // Proves that the choices of a recorded run come back step by step and row by row, also in another order. The same
 // holds for scores and guesses where they were recorded. Incomplete steps are left out. Traces of other models and
-// damaged traces are refused.
+// damaged traces are refused. Choices are counted.
 #include "penstock/routing/trace_routing.h"
 
 #include <filesystem>
@@ -118,6 +118,14 @@ TEST_F(TraceRoutingTest, LeavesOutStepsThatAreNotWhole) {
   EXPECT_EQ(trace->step_idx(), 2);
   EXPECT_THAT(trace->Choices(0, 0, 1), ElementsAre(3, 4));
   EXPECT_FALSE(trace->NextStep().value());
+}
+
+TEST_F(TraceRoutingTest, CountsTheChoicesOfAllRecords) {
+  Write({{0, 1, {4}, {0}, {4, 5}}, {1, 0, {4, 5}, {1, 1}, {1, 2, 2, 7}}, {2, 0, {4}, {2}, {3, 2}}});
+  EXPECT_THAT(TraceRouting::CountChoices(path_, config_).value(),
+              ElementsAre(ElementsAre(0, 1, 3, 1, 0, 0, 0, 1), ElementsAre(0, 0, 0, 0, 1, 1, 0, 0)));
+  Write({});
+  EXPECT_EQ(FaultOf(TraceRouting::CountChoices(path_, config_).status()), Fault::kInput);
 }
 
 TEST_F(TraceRoutingTest, RefusesWhatIsNotThisModels) {

@@ -347,6 +347,9 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--routing-skew", flags->routing.skew, "each expert is this many times as likely as the next one")
       .NumberFrom(1, 100)
       .ShowDefault();
+  AddFlag(*command, "--routing-trace", flags->routing_trace,
+          "instead: experts are as likely as they were chosen in this trace of --record-routing")
+      .TypeName("FILE");
   AddFlag(*command, "--routing-repeat", flags->routing.repeat,
           "probability that a token chooses an expert of the sequence's last token again")
       .NumberFrom(0, 0.99)

@@ -31,6 +31,7 @@ struct ModelFlags {
   std::string kv_dtype = "auto";
   std::string comm_dtype = "auto";
   std::string parallel = "auto";
+  std::optional<std::string> expert_placement;
   bool no_prefix_sharing = false;
   EngineOptions engine;
 };
@@ -178,6 +179,7 @@ struct SimulateFlags {
   std::string sweep;      // see sweep.h; empty: none
   std::string plot_path;  // plot of the sweep; empty: none
   RoutingSpec routing;
+  std::string routing_trace;  // whose choices are counted; empty: by routing.skew
   bool as_json = false;
 };
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);

@@ -14,6 +14,7 @@
 #include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/sweep.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/routing/trace_routing.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/simulated_run.h"
 #include "penstock/trace/recorders.h"
@@ -38,7 +39,7 @@ std::vector<std::optional<ScheduleKind>> SchedulesOf(const Described& described)
   return schedules;
 }
 
-absl::Status Simulate(const SimulateFlags& flags, const Described& described, Simulated& simulated) {
+absl::Status Simulate(const RoutingSpec& routing, const Described& described, Simulated& simulated) {
   EngineOptions options = described.options;
   options.policy.schedule = simulated.schedule;
   const DescribedModel& model = described.model;
@@ -50,7 +51,7 @@ absl::Status Simulate(const SimulateFlags& flags, const Described& described, Si
       simulated.run,
       SimulateWorkload(
           {.config = model.config(), .plan = plan, .num_threads = options.threads, .sink = recorders->sink()},
-          described.hardware, described.workload, flags.routing));
+          described.hardware, described.workload, routing));
   return recorders->Close();
 }
 
@@ -124,6 +125,11 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(described.options,
                             OptionsFor(std::move(described.options), described.hardware, described.workload));
+  RoutingSpec routing = flags.routing;
+  if (!flags.routing_trace.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(routing.counts,
+                              TraceRouting::CountChoices(flags.routing_trace, described.model.config()));
+  }
   const EngineOptions& options = described.options;
   const std::vector<std::optional<ScheduleKind>> schedules = SchedulesOf(described);
   if (schedules.size() > 1 && !(options.trace_path + options.trace_html_path).empty()) {
@@ -133,7 +139,7 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
   std::string head = Head(described);
   for (const std::optional<ScheduleKind> schedule : schedules) {
     Simulated simulated{.schedule = schedule, .plan = {}, .run = {}, .status = {}};
-    simulated.status = Simulate(flags, described, simulated);
+    simulated.status = Simulate(routing, described, simulated);
     if (!simulated.status.ok() && schedules.size() == 1) return simulated.status;
     if (flags.as_json) {
       results.push_back(ToJson(simulated));

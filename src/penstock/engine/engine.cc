@@ -206,7 +206,8 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
         fmt::format("model {}, formats {} {} {} {}, pairs {}", info_.fingerprint, info_.dtype,
                     static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv),
                     static_cast<int>(plan_->formats.comm), has_pairs);
-    PENSTOCK_RETURN_IF_ERROR(AgreeOnOptions(*communicator_, identity, policy().plan, options, room.caller));
+    PENSTOCK_RETURN_IF_ERROR(AgreeOnOptions(*communicator_, identity, plan_->layouts->placement().get(), policy().plan,
+                                            options, room.caller));
     PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
   }
 

@@ -11,22 +11,33 @@
 
 namespace penstock {
 
-absl::Status AgreeOnOptions(Communicator& communicator, std::string_view identity, const MemoryPlan& plan,
-                            EngineOptions& options, CallerMemory& caller) {
-  Policy& policy = options.policy;
-  const std::string own = fmt::format(
-      "{}, schedule {} {}, micro-batch {}, groups {}, split {} {}", identity, ChoiceName(policy.schedule, Schedules()),
-      policy.multi_batch, policy.micro_batch_size, policy.expert_groups, plan.shares_heads, plan.cuts_experts);
+namespace {
+
+// Returns an error unless all ranks have the same text; `what` they have is part of the message.
+absl::Status CheckSame(Communicator& communicator, std::string_view own, std::string_view what) {
   constexpr size_t kMaxBytes = 1000;
   const auto bytes = std::as_bytes(std::span(own));
   PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(communicator, MessageStream::kSteps, bytes, kMaxBytes));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (std::ranges::equal(all[rank], bytes)) continue;
-    return UsageError(
-        "rank {} has another model, other formats, another schedule, or with --dtype bf16 another "
-        "instruction set, than rank {}",
-        rank, communicator.rank());
+    return UsageError("rank {} has {} than rank {}", rank, what, communicator.rank());
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AgreeOnOptions(Communicator& communicator, std::string_view identity, const ExpertPlacement* placement,
+                            const MemoryPlan& plan, EngineOptions& options, CallerMemory& caller) {
+  Policy& policy = options.policy;
+  const std::string own = fmt::format(
+      "{}, schedule {} {}, micro-batch {}, groups {}, split {} {}", identity, ChoiceName(policy.schedule, Schedules()),
+      policy.multi_batch, policy.micro_batch_size, policy.expert_groups, plan.shares_heads, plan.cuts_experts);
+  PENSTOCK_RETURN_IF_ERROR(CheckSame(communicator, own,
+                                     "another model, other formats, another schedule, or with --dtype bf16 another "
+                                     "instruction set,"));
+  const std::string digest = fmt::format("{:x}", placement == nullptr ? 0 : placement->Digest());
+  PENSTOCK_RETURN_IF_ERROR(CheckSame(communicator, digest, "another placement of experts (--expert-placement)"));
   const std::array<int64_t, 5> values = {
       -plan.batch_size, -plan.prefill_chunk, plan.schedule == ScheduleKind::kOnDemand ? 0 : 1,
       static_cast<int64_t>(caller.bytes_per_sequence), static_cast<int64_t>(caller.bytes_per_position)};

@@ -175,48 +175,55 @@ int64_t ExpertCutUnit(const WeightMap& map) {
   return kPanelCols;
 }
 
-ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
-                             const RankSplit& ranks)
-    : files_(files) {
-  for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
-    first_key_of_layer_.push_back(end_key());
-    const std::vector<FfnTensors>& experts = map.layers[layer_idx].experts;
-    if (experts.empty()) continue;
-    experts_here_ = ranks.ExpertsOf(std::ssize(experts));
-    for (int64_t expert_idx = experts_here_.first; expert_idx < experts_here_.end; ++expert_idx) {
-      const FfnTensors& tensors = experts[expert_idx];
-      if (ranks.cuts_experts) {
-        experts_.push_back(LayOutColumns(tensors, ranks.ColumnsOf(tensors.down_proj->shape[1], ExpertCutUnit(map))));
-      } else {
-        experts_.push_back(LayOut(tensors, dtype));
-      }
-      experts_.back().layer_idx = static_cast<int64_t>(layer_idx);
-      slot_bytes_ = std::max(slot_bytes_, experts_.back().slot_bytes);
-      for (const MatrixLayout& matrix : experts_.back().matrices) {
-        scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
-        packs_ = packs_ || !IsReady(*matrix.tensor) || ranks.cuts_experts;
-      }
-    }
+void ExpertLayouts::AddLayer(int64_t num_experts, const RankSplit& ranks,
+                             absl::FunctionRef<ExpertLayout(int64_t)> lay_out) {
+  const auto layer_idx = std::ssize(key_of_);
+  std::vector<ExpertKey>& keys = key_of_.emplace_back(num_experts, kNoExpert);
+  const auto add = [&](int64_t expert_idx) {
+    keys[expert_idx] = end_key();
+    ExpertLayout& layout = experts_.emplace_back(lay_out(expert_idx));
+    layout.layer_idx = layer_idx;
+    layout.expert_idx = expert_idx;
+  };
+  if (ranks.placement == nullptr) {
+    for (int64_t expert_idx = 0; expert_idx < num_experts; ++expert_idx) add(expert_idx);
+  } else {
+    for (const int32_t expert_idx : ranks.placement->ExpertsOf(layer_idx, ranks.rank)) add(expert_idx);
   }
   first_key_of_layer_.push_back(end_key());
+}
+
+ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
+                             const RankSplit& ranks)
+    : files_(files), placement_(ranks.placement), first_key_of_layer_({ExpertKey{0}}) {
+  for (const LayerTensors& layer : map.layers) {
+    AddLayer(std::ssize(layer.experts), ranks, [&](int64_t expert_idx) {
+      const FfnTensors& tensors = layer.experts[expert_idx];
+      if (!ranks.cuts_experts) return LayOut(tensors, dtype);
+      return LayOutColumns(tensors, ranks.ColumnsOf(tensors.down_proj->shape[1], ExpertCutUnit(map)));
+    });
+  }
+  for (const ExpertLayout& layout : experts_) {
+    slot_bytes_ = std::max(slot_bytes_, layout.slot_bytes);
+    for (const MatrixLayout& matrix : layout.matrices) {
+      scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
+      packs_ = packs_ || !IsReady(*matrix.tensor) || ranks.cuts_experts;
+    }
+  }
   scratch_bytes_ = RoundUp(scratch_bytes_, kPageBytes);
 }
 
 ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
                              uint64_t expert_bytes, const RankSplit& ranks)
-    : experts_here_(ranks.ExpertsOf(num_experts_of_layer)), slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
-  for (size_t layer_idx = 0; layer_idx < layer_has_experts.size(); ++layer_idx) {
-    first_key_of_layer_.push_back(end_key());
-    if (!layer_has_experts[layer_idx]) continue;
-    for (int64_t expert_idx = experts_here_.first; expert_idx < experts_here_.end; ++expert_idx) {
+    : placement_(ranks.placement), first_key_of_layer_({ExpertKey{0}}), slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
+  for (const bool has_experts : layer_has_experts) {
+    AddLayer(has_experts ? num_experts_of_layer : 0, ranks, [&](int64_t) {
       ExpertLayout layout;
-      layout.layer_idx = static_cast<int64_t>(layer_idx);
       layout.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});
       layout.finished = {0, expert_bytes};
-      experts_.push_back(std::move(layout));
-    }
+      return layout;
+    });
   }
-  first_key_of_layer_.push_back(end_key());
 }
 
 int64_t ExpertLayouts::max_experts_of_layer() const {
@@ -233,7 +240,9 @@ uint64_t ExpertLayouts::memory_bytes() const {
     of_pieces += 2 * layout.reads.size() * sizeof(ReadLayout);
     for (const MatrixLayout& matrix : layout.matrices) of_pieces += 2 * matrix.pieces.size() * sizeof(FileExtent);
   }
-  return of_pieces + experts_.size() * (2 * sizeof(ExpertLayout) + 8 * sizeof(ReadLayout));
+  uint64_t of_keys = placement_ == nullptr ? 0 : placement_->memory_bytes();
+  for (const std::vector<ExpertKey>& keys : key_of_) of_keys += keys.size() * sizeof(ExpertKey);
+  return of_pieces + of_keys + experts_.size() * (2 * sizeof(ExpertLayout) + 8 * sizeof(ReadLayout));
 }
 
 uint64_t ExpertLayouts::read_bytes(ExpertKey key) const {

@@ -6,9 +6,11 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/memory/expert_key.h"
@@ -31,20 +33,25 @@ class ExpertLayouts {
   ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes,
                 const RankSplit& ranks = {});
 
+  // Returns where the experts of all ranks lie; null: all are here, or a part of each.
+  const std::shared_ptr<const ExpertPlacement>& placement() const { return placement_; }
+
   int64_t num_experts() const { return static_cast<int64_t>(experts_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
-  // REQUIRES: is_here(expert_idx).
-  ExpertKey KeyOf(int64_t layer_idx, int64_t expert_idx) const {
-    return first_key_of_layer_[layer_idx] + (expert_idx - experts_here_.first);
-  }
+  // Returns the key of a layer's expert. REQUIRES: is_here(layer_idx, expert_idx).
+  ExpertKey KeyOf(int64_t layer_idx, int64_t expert_idx) const { return key_of_[layer_idx][expert_idx]; }
   // Returns the key of the first expert of a layer on this rank; the others follow.
   ExpertKey FirstKeyOf(int64_t layer_idx) const { return first_key_of_layer_[layer_idx]; }
-  // Returns whether the layers' expert with this index is one of this rank's.
-  bool is_here(int64_t expert_idx) const { return experts_here_.contains(expert_idx); }
+  // Returns whether a layer's expert is one of this rank's. REQUIRES: the layer has experts.
+  bool is_here(int64_t layer_idx, int64_t expert_idx) const { return KeyOf(layer_idx, expert_idx) != kNoExpert; }
   // Returns the values of this rank's experts among those of all experts of a layer.
   template <typename T>
-  std::span<T> ValuesHere(std::span<T> values) const {
-    return values.subspan(static_cast<size_t>(experts_here_.first), static_cast<size_t>(experts_here_.size()));
+  std::vector<T> ValuesHere(int64_t layer_idx, std::span<const T> values) const {
+    std::vector<T> here;
+    for (ExpertKey key = FirstKeyOf(layer_idx); key < FirstKeyOf(layer_idx + 1); ++key) {
+      here.push_back(values[expert_idx_of(key)]);
+    }
+    return here;
   }
   // Returns the key after the last expert's.
   ExpertKey end_key() const { return ExpertKey{num_experts()}; }
@@ -53,9 +60,7 @@ class ExpertLayouts {
   }
   int64_t max_experts_of_layer() const;
   int64_t layer_of(ExpertKey key) const { return experts_[key].layer_idx; }
-  int64_t expert_idx_of(ExpertKey key) const {
-    return experts_here_.first + IndexOf(key) - IndexOf(first_key_of_layer_[layer_of(key)]);
-  }
+  int64_t expert_idx_of(ExpertKey key) const { return experts_[key].expert_idx; }
 
   // Returns the bytes of a slot for any expert, a multiple of the page size; 0 without experts.
   uint64_t slot_bytes() const { return slot_bytes_; }
@@ -103,12 +108,15 @@ class ExpertLayouts {
   // Neighbouring or overlapping tensors share one read.
   struct ExpertLayout {
     int64_t layer_idx = 0;
+    int64_t expert_idx = 0;
     std::vector<ReadLayout> reads;
     std::array<MatrixLayout, 3> matrices;  // in the order of their arrival
     FileExtent finished;                   // from the start of the slot
     uint64_t slot_bytes = 0;
     bool is_cut = false;
   };
+  // Calls lay_out(expert_idx) for each expert of the next layer that lies on this rank, and adds what it returns.
+  void AddLayer(int64_t num_experts, const RankSplit& ranks, absl::FunctionRef<ExpertLayout(int64_t)> lay_out);
   static ExpertLayout LayOut(const FfnTensors& tensors, ComputeDtype dtype);
   // Lays out some columns of an expert. Its checksums are not compared, because they are of whole matrices.
   static ExpertLayout LayOutColumns(const FfnTensors& tensors, const ColumnRange& columns);
@@ -116,8 +124,9 @@ class ExpertLayouts {
   static void Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch);
 
   std::span<const OpenedFile> files_;
-  ExpertRange experts_here_;                   // of each layer with experts
-  std::vector<ExpertKey> first_key_of_layer_;  // [num_layers + 1]
+  std::shared_ptr<const ExpertPlacement> placement_;
+  std::vector<std::vector<ExpertKey>> key_of_;  // [num_layers][experts of the layer]; kNoExpert: on other ranks
+  std::vector<ExpertKey> first_key_of_layer_;   // [num_layers + 1]
   IdVector<ExpertKey, ExpertLayout> experts_;
   uint64_t slot_bytes_ = 0;
   uint64_t scratch_bytes_ = 0;

@@ -130,7 +130,7 @@ class ExpertStore {
   // Reports the routers' scores of all experts of a layer to an eviction policy that needs them (WantsScores).
   bool wants_scores() const { return wants_scores_; }
   void OnScores(int64_t layer_idx, std::span<const float> scores) {
-    policy_->OnScores(layouts_->FirstKeyOf(layer_idx), layouts_->ValuesHere(scores));
+    policy_->OnScores(layouts_->FirstKeyOf(layer_idx), layouts_->ValuesHere(layer_idx, scores));
   }
 
   // Counts a use of an expert that is already leased because it was predicted.

@@ -1,19 +1,13 @@
-// RankSplit says which experts of a layer, and which of its attention heads, lie on which rank.
+// RankSplit says which experts, or which parts of them, and which attention heads lie on a rank.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+
+#include "penstock/parallel/expert_placement.h"
 
 namespace penstock {
-
-// Neighbouring experts of a layer.
-struct ExpertRange {
-  int64_t first = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - first; }
-  bool contains(int64_t expert_idx) const { return expert_idx >= first && expert_idx < end; }
-};
 
 // Neighbouring columns of an expert: outputs of gate and up, inputs of down.
 struct ColumnRange {
@@ -23,18 +17,16 @@ struct ColumnRange {
   int64_t size() const { return end - first; }
 };
 
-// A rank among those that share the experts. Each expert is whole, on one rank, and the numbers of experts differ by
-// one at most; or each rank has some columns of every expert.
+// A rank among those that share the experts. Each expert is whole, on one rank or on several; or each rank has some
+// columns of every expert.
 struct RankSplit {
   int rank = 0;
   int num_ranks = 1;
   bool by_heads = false;      // the ranks share the attention heads, too (parallel/head_split.h)
   bool cuts_experts = false;  // each rank has a part of every expert
+  // Where whole experts of several ranks lie; null: this rank has all experts, or a part of each.
+  std::shared_ptr<const ExpertPlacement> placement = nullptr;
 
-  ExpertRange ExpertsOf(int64_t num_experts) const {
-    if (cuts_experts) return {0, num_experts};
-    return {num_experts * rank / num_ranks, num_experts * (rank + 1) / num_ranks};
-  }
   // Returns this rank's columns of an expert with `expert_dim` of them. Experts are cut between groups of `unit`
   // columns. The last rank has the most groups, but its last group may be smaller.
   ColumnRange ColumnsOf(int64_t expert_dim, int64_t unit) const {

@@ -12,6 +12,7 @@
 #include "penstock/memory/expert_store.h"
 #include "penstock/model/family.h"
 #include "penstock/ops/sampler.h"
+#include "penstock/routing/trace_routing.h"
 #include "penstock/trace/recorders.h"
 
 namespace penstock {
@@ -56,10 +57,46 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
   int64_t moe_layer = 0;
   for (const int64_t layer_idx : config.moe_layers()) {
     const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});
-    const std::span<const double> here = layouts.ValuesHere(std::span(of_layer));
+    const std::vector<double> here = layouts.ValuesHere(layer_idx, std::span(of_layer));
     std::copy(here.begin(), here.end(), popularity.begin() + IndexOf(layouts.FirstKeyOf(layer_idx)));
   }
   return popularity;
+}
+
+// Completes this engine's share of the model with the division that the options ask for, except for the placement.
+absl::StatusOr<RankSplit> DivideModel(const Policy& policy, const EngineModel& model, RankSplit ranks) {
+  ranks.by_heads = ranks.num_ranks > 1 && policy.attention_parallel == AttentionParallel::kHeads;
+  ranks.cuts_experts = ranks.num_ranks > 1 && policy.expert_parallel == ExpertParallel::kCut;
+  if (ranks.by_heads) PENSTOCK_RETURN_IF_ERROR(CheckCutsHeads(model.weights, model.config, ranks.num_ranks));
+  if (ranks.cuts_experts) {
+    if (!policy.expert_placement.empty()) {
+      return UsageError("--expert-placement: with --parallel experts=tp each rank has a part of every expert");
+    }
+    PENSTOCK_RETURN_IF_ERROR(CheckCutsExperts(model.weights, ranks.num_ranks));
+  }
+  if (ranks.num_ranks > 1 && !ranks.cuts_experts && ranks.num_ranks > model.config.num_experts) {
+    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", ranks.num_ranks,
+                      model.config.num_experts);
+  }
+  return ranks;
+}
+
+// Returns the placement of whole experts on several ranks; null: there are none.
+absl::StatusOr<std::shared_ptr<const ExpertPlacement>> PlaceExperts(const Policy& policy, const ModelConfig& config,
+                                                                    const RankSplit& ranks) {
+  if (ranks.num_ranks == 1 || ranks.cuts_experts) return nullptr;
+  const int64_t max_replicas = ExpertPlacement::MaxReplicas(config, ranks.num_ranks);
+  if (policy.expert_replicas > max_replicas) {
+    return UsageError("--expert-placement: replicas={}: with {} ranks, a rank lacks {} of the {} experts of a layer",
+                      policy.expert_replicas, ranks.num_ranks, max_replicas, config.num_experts);
+  }
+  if (policy.expert_placement.empty()) {
+    if (policy.expert_replicas > 0) return UsageError("'expert_replicas' needs 'expert_placement', a routing trace");
+    return std::make_shared<ExpertPlacement>(ExpertPlacement::Contiguous(config, ranks.num_ranks));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const ChoiceCounts counts, TraceRouting::CountChoices(policy.expert_placement, config));
+  return std::make_shared<ExpertPlacement>(
+      ExpertPlacement::Balanced(config, ranks.num_ranks, counts, policy.expert_replicas));
 }
 
 }  // namespace
@@ -116,15 +153,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
                                       std::shared_ptr<const ExpertLayouts> layouts) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
-  RankSplit ranks = room.ranks;
-  ranks.by_heads = ranks.num_ranks > 1 && options.policy.attention_parallel == AttentionParallel::kHeads;
-  ranks.cuts_experts = ranks.num_ranks > 1 && options.policy.expert_parallel == ExpertParallel::kCut;
-  if (ranks.by_heads) PENSTOCK_RETURN_IF_ERROR(CheckCutsHeads(model.weights, model.config, ranks.num_ranks));
-  if (ranks.cuts_experts) PENSTOCK_RETURN_IF_ERROR(CheckCutsExperts(model.weights, ranks.num_ranks));
-  if (ranks.num_ranks > 1 && !ranks.cuts_experts && ranks.num_ranks > model.config.num_experts) {
-    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", ranks.num_ranks,
-                      model.config.num_experts);
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(RankSplit ranks, DivideModel(options.policy, model, room.ranks));
   // The plan is that of the rank with the most heads, so that all ranks have room for the same rows.
   RankSplit last = ranks;
   last.rank = ranks.num_ranks - 1;
@@ -139,6 +168,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
     }
   }
   if (layouts == nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(ranks.placement, PlaceExperts(options.policy, model.config, ranks));
     layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype, ranks);
   }
   PlanInputs inputs;

@@ -63,9 +63,9 @@ absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);
 // tokens see all others.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
-// Plans an engine. `layouts` may be those of another plan for the same model and dtype, which saves time. kUsage for
-// options that contradict each other, kResources when a budget does not suffice. kIo or kInput when a correlation table
-// decides which experts are pinned, but cannot be read or is invalid.
+// Plans an engine. `layouts` may be those of another plan for the same model, dtype and division among ranks, which
+// saves time. kUsage for options that contradict each other, kResources when a budget does not suffice. kIo or kInput
+// when a file that the policy names cannot be read or is invalid: a correlation table, or a routing trace.
 absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                                       std::shared_ptr<const ExpertLayouts> layouts = nullptr);
 

@@ -98,6 +98,8 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("path_length", policy.path_length);
   visit("attention_parallel", policy.attention_parallel, AttentionParallels());
   visit("expert_parallel", policy.expert_parallel, ExpertParallels());
+  visit("expert_placement", policy.expert_placement);
+  visit("expert_replicas", policy.expert_replicas);
   visit("expert_groups", policy.expert_groups);
   visit("correlation_table", policy.correlation_table);
   visit("multi_batch", policy.multi_batch);

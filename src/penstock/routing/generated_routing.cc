@@ -31,9 +31,30 @@ GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const 
     : num_topk_(num_topk), spec_(spec), moe_layers_(std::move(moe_layers)) {
   PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && spec.skew >= 1);
   PENSTOCK_CHECK(spec.repeat >= 0 && spec.repeat < 1 && spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1);
-  for (int64_t i = 0; i < num_experts; ++i) weights_.push_back(std::pow(spec.skew, -static_cast<double>(i)));
-  sums_.resize(weights_.size());
-  std::partial_sum(weights_.begin(), weights_.end(), sums_.begin());
+  PENSTOCK_CHECK(spec.counts.empty() || spec.counts.size() == moe_layers_.size());
+  for (const std::vector<int64_t>& of_layer : spec.counts) {
+    std::vector<double> weights;
+    for (const int64_t count : of_layer) weights.push_back(static_cast<double>(std::max<int64_t>(1, count)));
+    weights_.emplace_back(std::move(weights));
+  }
+  if (!weights_.empty()) return;
+  std::vector<double> weights;
+  for (int64_t i = 0; i < num_experts; ++i) weights.push_back(std::pow(spec.skew, -static_cast<double>(i)));
+  weights_.emplace_back(std::move(weights));
+}
+
+GeneratedRouting::Weights::Weights(std::vector<double> of_experts)
+    : weights(std::move(of_experts)), sums(weights.size()) {
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
+}
+
+GeneratedRouting::Weights& GeneratedRouting::WeightsOf(int64_t layer_idx) {
+  if (!spec_.counts.empty()) {
+    return weights_[std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx) - moe_layers_.begin()];
+  }
+  Weights& weights = weights_.front();
+  weights.first = static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % weights.num_experts();
+  return weights;
 }
 
 uint64_t GeneratedRouting::StateOf(int64_t step, int64_t layer_idx, int64_t row_idx) const {
@@ -41,19 +62,19 @@ uint64_t GeneratedRouting::StateOf(int64_t step, int64_t layer_idx, int64_t row_
              static_cast<uint64_t>(row_idx));
 }
 
-int32_t GeneratedRouting::Draw(uint64_t state, int64_t first) const {
-  const auto num_experts = static_cast<int64_t>(weights_.size());
-  const double draw = Uniform(state) * sums_.back();
+int32_t GeneratedRouting::Draw(uint64_t state, const Weights& experts) {
+  const std::vector<double>& sums = experts.sums;
+  const double draw = Uniform(state) * sums.back();
   const auto place =
-      std::min<int64_t>(std::upper_bound(sums_.begin(), sums_.end(), draw) - sums_.begin(), num_experts - 1);
-  return static_cast<int32_t>((first + place) % num_experts);
+      std::min<int64_t>(std::upper_bound(sums.begin(), sums.end(), draw) - sums.begin(), experts.num_experts() - 1);
+  return static_cast<int32_t>((experts.first + place) % experts.num_experts());
 }
 
 // Draws one expert after the other, each by its weight among the remaining ones.
-void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first, std::vector<int32_t>& choices) const {
-  const auto num_experts = static_cast<int64_t>(weights_.size());
-  std::vector<double> left = weights_;
-  double sum = sums_.back();
+void GeneratedRouting::ChooseByWeight(uint64_t state, const Weights& experts, std::vector<int32_t>& choices) const {
+  const int64_t num_experts = experts.num_experts();
+  std::vector<double> left = experts.weights;
+  double sum = experts.sums.back();
   for (int64_t k = 0; k < num_topk_; ++k) {
     state = Mix(state);
     double draw = Uniform(state) * sum;
@@ -66,11 +87,11 @@ void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first, std::vector
     }
     sum -= left[place];
     left[place] = 0;
-    choices.push_back(static_cast<int32_t>((first + place) % num_experts));
+    choices.push_back(static_cast<int32_t>((experts.first + place) % num_experts));
   }
 }
 
-void GeneratedRouting::Choose(uint64_t state, int64_t first, std::vector<int32_t>& choices) {
+void GeneratedRouting::Choose(uint64_t state, const Weights& experts, std::vector<int32_t>& choices) const {
   const size_t begin = choices.size();
   // Drawing from all experts, and again whenever an expert was already drawn, gives the same distribution. It ends soon
   // unless a few experts take nearly everything.
@@ -78,15 +99,15 @@ void GeneratedRouting::Choose(uint64_t state, int64_t first, std::vector<int32_t
     state = Mix(state);
     if (draws == 4 * num_topk_) {
       choices.resize(begin);
-      return ChooseByWeight(state, first, choices);
+      return ChooseByWeight(state, experts, choices);
     }
-    const int32_t expert_idx = Draw(state, first);
+    const int32_t expert_idx = Draw(state, experts);
     if (!IsIn(std::span(choices).subspan(begin), expert_idx)) choices.push_back(expert_idx);
   }
 }
 
 // Takes each choice from the last step in which it was drawn, not repeated.
-void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t first,
+void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, const Weights& experts,
                                     std::vector<int32_t>& choices) const {
   const size_t begin = choices.size();
   for (int64_t k = 0; k < num_topk_; ++k) {
@@ -98,7 +119,7 @@ void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t 
     for (int64_t draws = 0; draws == 0 || IsIn(std::span(choices).subspan(begin), expert_idx); ++draws) {
       state = Mix(state);
       const bool gives_up = draws > 16 * num_topk_;  // if a few experts take nearly everything, takes the next one
-      expert_idx = gives_up ? static_cast<int32_t>((expert_idx + 1) % std::ssize(weights_)) : Draw(state, first);
+      expert_idx = gives_up ? static_cast<int32_t>((expert_idx + 1) % experts.num_experts()) : Draw(state, experts);
     }
     choices.push_back(expert_idx);
   }
@@ -106,13 +127,12 @@ void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t 
 
 void GeneratedRouting::AppendChoices(int64_t layer_idx, int64_t first_row, int64_t num_rows,
                                      std::vector<int32_t>& choices) {
-  const auto num_experts = static_cast<int64_t>(weights_.size());
-  const int64_t first = static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % num_experts;
+  const Weights& experts = WeightsOf(layer_idx);
   for (int64_t row_idx = first_row; row_idx < first_row + num_rows; ++row_idx) {
     if (spec_.repeat > 0) {
-      ChooseOrKeep(layer_idx, row_idx, first, choices);
+      ChooseOrKeep(layer_idx, row_idx, experts, choices);
     } else {
-      Choose(StateOf(step_, layer_idx, row_idx), first, choices);
+      Choose(StateOf(step_, layer_idx, row_idx), experts, choices);
     }
   }
 }
@@ -130,7 +150,7 @@ std::span<const int32_t> GeneratedRouting::ChoicesAhead(int64_t layer_idx, int64
   ahead_.clear();
   AppendChoices(layer[ahead], spec_.first_row + first_row, num_rows, ahead_);
   const double accuracy = std::pow(spec_.gate_accuracy, static_cast<double>(ahead));
-  const auto num_experts = std::ssize(weights_);
+  const int64_t num_experts = weights_.front().num_experts();
   for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
     const std::span<int32_t> named = std::span(ahead_).subspan(row_idx * num_topk_, num_topk_);
     uint64_t state =

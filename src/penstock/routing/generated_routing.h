@@ -20,12 +20,15 @@ struct RoutingSpec {
   // square of this. 0: gates predict nothing.
   double gate_accuracy = 0;
   int64_t first_row = 0;  // rows are counted from here, so that several ranks draw different ones
+  // Instead of `skew`: how often each expert was chosen in a recorded run, [num_moe_layers][num_experts]. One that
+  // never was counts once.
+  std::vector<std::vector<int64_t>> counts = {};
 };
 
 // Choices depend only on the spec, step, layer and row, not on the order of the calls.
 class GeneratedRouting : public RoutingSource {
  public:
-  // `moe_layers` lists the model's layers with experts; ChoicesAhead() needs it. REQUIRES: 1 <= num_topk <=
+  // `moe_layers` lists the model's layers with experts; ChoicesAhead() and counts need it. REQUIRES: 1 <= num_topk <=
   // num_experts, skew >= 1, 0 <= repeat < 1, 0 <= gate_accuracy <= 1.
   GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
                    std::vector<int64_t> moe_layers = {});
@@ -38,18 +41,27 @@ class GeneratedRouting : public RoutingSource {
 
  private:
   uint64_t StateOf(int64_t step, int64_t layer_idx, int64_t row_idx) const;
-  int32_t Draw(uint64_t state, int64_t first) const;
-  void Choose(uint64_t state, int64_t first, std::vector<int32_t>& choices);
-  void ChooseByWeight(uint64_t state, int64_t first, std::vector<int32_t>& choices) const;
-  void ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t first, std::vector<int32_t>& choices) const;
+  // How likely the experts of a layer are, in an order that begins with expert `first`.
+  struct Weights {
+    explicit Weights(std::vector<double> of_experts);
+    int64_t num_experts() const { return static_cast<int64_t>(weights.size()); }
+
+    std::vector<double> weights;
+    std::vector<double> sums;  // of the weights up to each one
+    int64_t first = 0;
+  };
+  Weights& WeightsOf(int64_t layer_idx);
+  static int32_t Draw(uint64_t state, const Weights& experts);
+  void Choose(uint64_t state, const Weights& experts, std::vector<int32_t>& choices) const;
+  void ChooseByWeight(uint64_t state, const Weights& experts, std::vector<int32_t>& choices) const;
+  void ChooseOrKeep(int64_t layer_idx, int64_t row_idx, const Weights& experts, std::vector<int32_t>& choices) const;
   void AppendChoices(int64_t layer_idx, int64_t first_row, int64_t num_rows, std::vector<int32_t>& choices);
 
   int64_t num_topk_;
   RoutingSpec spec_;
   std::vector<int64_t> moe_layers_;
   int64_t step_ = 0;
-  std::vector<double> weights_;  // by rank in a layer's order
-  std::vector<double> sums_;     // sums of the weights up to each rank
+  std::vector<Weights> weights_;  // of all layers alike, or [num_moe_layers]
   std::vector<int32_t> choices_;
   std::vector<int32_t> ahead_;
 };

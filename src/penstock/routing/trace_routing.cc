@@ -31,6 +31,22 @@ absl::StatusOr<std::unique_ptr<TraceRouting>> TraceRouting::Open(const std::stri
   return std::unique_ptr<TraceRouting>(new TraceRouting(std::move(reader), config));
 }
 
+absl::StatusOr<std::vector<std::vector<int64_t>>> TraceRouting::CountChoices(const std::string& path,
+                                                                             const ModelConfig& config) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, Open(path, config));
+  std::vector<std::vector<int64_t>> counts(config.num_moe_layers(), std::vector<int64_t>(config.num_experts));
+  RoutingTraceRecord record;
+  for (bool is_empty = true;; is_empty = false) {
+    PENSTOCK_ASSIGN_OR_RETURN(const RoutingTraceEvent event, trace->reader_->Next(record));
+    if (event == RoutingTraceEvent::kCut) LogWarning("{}", trace->reader_->cut());
+    if (event != RoutingTraceEvent::kRecord) {
+      if (is_empty) return InputError("{}: the trace has no records", Printable(path));
+      return counts;
+    }
+    for (const int32_t expert_idx : record.topk_idx) ++counts[record.layer_idx][expert_idx];
+  }
+}
+
 absl::StatusOr<bool> TraceRouting::NextStep() {
   for (size_t layer = 0; layer < records_.size();) {
     PENSTOCK_ASSIGN_OR_RETURN(const RoutingTraceEvent event, reader_->Next(records_[layer]));

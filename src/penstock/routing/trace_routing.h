@@ -19,6 +19,11 @@ class TraceRouting : public RoutingSource {
   // kIo when the file cannot be read, kInput when it is not a trace or belongs to another model.
   static absl::StatusOr<std::unique_ptr<TraceRouting>> Open(const std::string& path, const ModelConfig& config);
 
+  // Returns how often each expert was chosen: [num_moe_layers][num_experts]. kInput also when the trace is damaged or
+  // has no records.
+  static absl::StatusOr<std::vector<std::vector<int64_t>>> CountChoices(const std::string& path,
+                                                                        const ModelConfig& config);
+
   // Moves to the next step with records of all layers; returns false when there is none. kInput when the file is
   // damaged.
   absl::StatusOr<bool> NextStep();

@@ -40,6 +40,7 @@ class PassSimulator {
     LaneRates rates;
     TaskSink* sink = nullptr;
     // With several ranks: this one, the link to the others, and messages to them (simulate/simulated_ranks.h).
+    // Whole experts need a placement.
     RankSplit ranks = {};
     Link link = {};
     CommFormat comm = CommFormat::kF32;

@@ -58,8 +58,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
   const MemoryPlan& plan = policy.plan;
   const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int num_ranks = plan.num_ranks;
-  const RankSplit last{.rank = num_ranks - 1, .num_ranks = num_ranks, .cuts_experts = plan.cuts_experts};
-  const int64_t num_experts = last.ExpertsOf(fewer.num_experts).size() * fewer.num_moe_layers();
+  const int64_t num_experts = layouts.max_experts_of_layer() * fewer.num_moe_layers();
   const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_experts);
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
     return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
@@ -98,6 +97,10 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
     args.ffn_row_bytes = row_bytes(inputs.plan.formats.rows.ffn);
     args.ranks.by_heads = plan.shares_heads;
     args.ranks.cuts_experts = plan.cuts_experts;
+    args.ranks.placement = layouts.placement();
+    if (args.ranks.placement != nullptr && &fewer != &inputs.config) {
+      args.ranks.placement = std::make_shared<ExpertPlacement>(args.ranks.placement->OfFewerLayers(fewer));
+    }
     args.attention_row_bytes = row_bytes(inputs.plan.formats.rows.attention);
   }
   return SimulatedRanks::Create(args, num_ranks);

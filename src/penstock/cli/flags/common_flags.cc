@@ -60,6 +60,10 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
           "how ranks divide the model: auto, or attention=dp (by sequences) or tp (by heads), experts=ep (whole) or tp "
           "(cut)")
       .ShowDefault();
+  AddFlag(app, "--expert-placement", flags.expert_placement,
+          "place whole experts on ranks so that each gets equally many choices, by a trace of --record-routing; each "
+          "rank holds N more of each layer")
+      .TypeName("FILE[,replicas=N]");
   AddFlag(app, "--attention-window", engine.attention_window,
           "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")
       .InRange(1, kMaxContext);

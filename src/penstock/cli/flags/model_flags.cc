@@ -66,6 +66,22 @@ absl::Status ReadParallel(std::string_view text, Policy& policy) {
   }
 }
 
+// Reads "FILE" or "FILE,replicas=N".
+absl::Status ReadExpertPlacement(std::string_view text, Policy& policy) {
+  constexpr std::string_view kReplicas = ",replicas=";
+  const size_t end = std::min(text.rfind(kReplicas), text.size());
+  policy.expert_placement = std::string(text.substr(0, end));
+  policy.expert_replicas = 0;
+  bool is_valid = !policy.expert_placement.empty();
+  if (end < text.size()) {
+    const std::string_view number = text.substr(end + kReplicas.size());
+    const auto [read_to, error] = std::from_chars(number.data(), number.data() + number.size(), policy.expert_replicas);
+    is_valid &= error == std::errc() && read_to == number.data() + number.size() && policy.expert_replicas >= 0;
+  }
+  if (is_valid) return absl::OkStatus();
+  return UsageError("--expert-placement '{}': expected FILE or FILE,replicas=N", Printable(std::string(text)));
+}
+
 }  // namespace
 
 bool WantsPlan(const ModelFlags& flags) { return flags.policy_path == kAuto || flags.schedule == kAuto; }
@@ -118,6 +134,9 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
                             ParseChoice("comm-dtype", flags.comm_dtype, CommFormats()));
   if (comm.has_value()) options.comm_dtype = comm;
   PENSTOCK_RETURN_IF_ERROR(ReadParallel(flags.parallel, options.policy));
+  if (flags.expert_placement.has_value()) {
+    PENSTOCK_RETURN_IF_ERROR(ReadExpertPlacement(*flags.expert_placement, options.policy));
+  }
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   options.shares_prefixes = !flags.no_prefix_sharing;

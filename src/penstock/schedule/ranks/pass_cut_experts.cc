@@ -14,7 +14,7 @@ PassCutExperts::PassCutExperts(const PassArgs& args, PassTasks& tasks, FailRow f
       tasks_(tasks),
       transfers_(args, tasks),
       fail_row_(std::move(fail_row)),
-      choices_(args, transfers_, /*has_weights=*/true) {}
+      choices_(args, transfers_, /*placement=*/nullptr, /*rows_of_weights=*/0) {}
 
 // Places outputs by expert, then by rank and row of the choices. The sums of all ranks' rows lie behind all outputs,
 // and then the sums that the other ranks send for this rank's rows.

@@ -13,6 +13,36 @@ namespace {
 
 constexpr int64_t kMaxGroups = 32;
 
+// Returns the number of rows whose computation takes as long as reading an expert's weights.
+int64_t RowsOfWeights(const PassArgs& args) {
+  constexpr int64_t kManyRows = 1 << 14;  // enough to hide the reading of weights
+  const auto seconds = [&](int64_t num_rows) {
+    const OperationCost cost = args.cost.Expert(num_rows);
+    return args.ranks->compute_time({.flops = cost.flops, .memory_bytes = cost.bytes});
+  };
+  const double of_row_s = (seconds(2 * kManyRows) - seconds(kManyRows)) / kManyRows;
+  return std::max<int64_t>(1, static_cast<int64_t>(seconds(1) / of_row_s));
+}
+
+// Returns the group of each expert with rows. The groups have about equally many rows. No group is empty if there are
+// enough experts.
+std::vector<int64_t> CutIntoGroups(std::span<const int64_t> rows_of, int64_t num_groups) {
+  std::vector<int64_t> group_of(rows_of.size());
+  const int64_t num_rows = std::reduce(rows_of.begin(), rows_of.end());
+  const int64_t num_used = std::ssize(rows_of) - std::ranges::count(rows_of, 0);
+  int64_t num_before = 0, used_idx = 0;
+  for (size_t expert_idx = 0; expert_idx < rows_of.size(); ++expert_idx) {
+    if (rows_of[expert_idx] == 0) continue;
+    const int64_t middle = 2 * num_before + rows_of[expert_idx];  // in half rows
+    const int64_t last = std::min(num_groups - 1, used_idx);
+    const int64_t first = std::clamp<int64_t>(num_groups - num_used + used_idx, 0, last);
+    group_of[expert_idx] = std::clamp(middle * num_groups / (2 * num_rows), first, last);
+    num_before += rows_of[expert_idx];
+    ++used_idx;
+  }
+  return group_of;
+}
+
 TaskLabel ReceiveOutputsLabel(int64_t layer_idx) { return {.name = "receive outputs", .layer_idx = layer_idx}; }
 
 }  // namespace
@@ -21,22 +51,14 @@ PassWholeExperts::PassWholeExperts(const PassArgs& args, PassTasks& tasks, FailR
     : args_(args),
       transfers_(args, tasks),
       fail_row_(std::move(fail_row)),
-      split_{.rank = args.ranks->communicator->rank(), .num_ranks = args.ranks->communicator->num_ranks()},
-      here_(split_.ExpertsOf(args.config.num_experts)),
-      choices_(args, transfers_, /*has_weights=*/false) {}
-
-void PassWholeExperts::ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const {
-  choices_.ForEach(rows, [&](int32_t expert_idx) {
-    if (here_.contains(expert_idx)) visit(expert_idx);
-  });
-}
+      choices_(args, transfers_, args.experts->layouts().placement().get(), RowsOfWeights(args)) {}
 
 std::shared_ptr<const RankAssignments> PassWholeExperts::Dispatch(RowRange rows, int64_t layer_idx) {
   auto exchange = std::make_shared<Exchange>();
   exchange->rows = rows;
-  const std::vector<std::vector<int32_t>> choices = choices_.Take().choices;
-  PENSTOCK_CHECK(std::ssize(choices[split_.rank]) == rows.size() * args_.config.num_topk);
-  PlanExchange(choices, *exchange);
+  const RankChoices::Rows routed = choices_.Take();
+  PENSTOCK_CHECK(std::ssize(routed.choices[rank()]) == rows.size() * args_.config.num_topk);
+  PlanExchange(routed, *exchange);
   if (exchange_ != nullptr && exchange_->num_sent_outputs > 0) outputs_sent_ = exchange_->outputs_sent;
   exchange_ = exchange;
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * args_.ffn_row_bytes); };
@@ -75,63 +97,45 @@ std::shared_ptr<const RankAssignments> PassWholeExperts::Dispatch(RowRange rows,
   return {exchange, &exchange->own};
 }
 
-void PassWholeExperts::PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
-  exchange.own_choices = choices[split_.rank];
+void PassWholeExperts::PlanExchange(const RankChoices::Rows& routed, Exchange& exchange) const {
+  exchange.own_choices = routed.choices[rank()];
+  exchange.own_ranks = routed.ranks[rank()];
   exchange.next_group.resize(num_ranks());
   exchange.outputs_left.resize(num_ranks());
   exchange.places.resize(exchange.own_choices.size());
-  PlanGroups(choices, exchange);
-  PlanHere(choices, exchange);
+  PlanGroups(routed, exchange);
+  PlanHere(routed, exchange);
   PlanElsewhere(exchange);
 }
 
-// Chooses the number of groups, and cuts the experts of each rank into groups of about equally many rows. No group is
-// empty if there are enough experts.
-void PassWholeExperts::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
-  std::vector<int64_t> rows_of(args_.config.num_experts);
-  for (const std::vector<int32_t>& of_rank : choices) {
-    for (const int32_t expert_idx : of_rank) ++rows_of[expert_idx];
+// Chooses the number of groups, and cuts the experts of each rank into groups.
+void PassWholeExperts::PlanGroups(const RankChoices::Rows& routed, Exchange& exchange) const {
+  RowsOfExperts rows_of(num_ranks(), std::vector<int64_t>(args_.config.num_experts));
+  for (int home = 0; home < num_ranks(); ++home) {
+    for (size_t i = 0; i < routed.choices[home].size(); ++i) {
+      ++rows_of[routed.ranks[home][i]][routed.choices[home][i]];
+    }
   }
-  const auto num_used_of = [&](int rank) -> int64_t {
-    const ExpertRange experts = ExpertsOf(rank);
-    return std::count_if(rows_of.begin() + experts.first, rows_of.begin() + experts.end,
-                         [](int64_t num_rows) { return num_rows > 0; });
-  };
   int64_t max_groups = 1;
-  for (int rank = 0; rank < num_ranks(); ++rank) max_groups = std::max(max_groups, num_used_of(rank));
+  for (const std::vector<int64_t>& of_rank : rows_of) {
+    max_groups = std::max<int64_t>(max_groups, std::ssize(of_rank) - std::ranges::count(of_rank, 0));
+  }
   max_groups = std::min(max_groups, kMaxGroups);
   exchange.num_groups = args_.ranks->expert_groups > 0 ? std::min(args_.ranks->expert_groups, max_groups)
-                                                       : BestExpertGroups(TimesOf(choices, rows_of), max_groups);
-  exchange.group_of.resize(rows_of.size());
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    const ExpertRange experts = ExpertsOf(rank);
-    const int64_t num_rows = std::reduce(rows_of.begin() + experts.first, rows_of.begin() + experts.end);
-    const int64_t num_used = num_used_of(rank);
-    int64_t num_before = 0, used_idx = 0;
-    for (int64_t expert_idx = experts.first; expert_idx < experts.end; ++expert_idx) {
-      if (rows_of[expert_idx] == 0) continue;
-      const int64_t middle = 2 * num_before + rows_of[expert_idx];  // in half rows
-      const int64_t last = std::min(exchange.num_groups - 1, used_idx);
-      const int64_t first = std::clamp<int64_t>(exchange.num_groups - num_used + used_idx, 0, last);
-      exchange.group_of[expert_idx] = std::clamp(middle * exchange.num_groups / (2 * num_rows), first, last);
-      num_before += rows_of[expert_idx];
-      ++used_idx;
-    }
+                                                       : BestExpertGroups(TimesOf(routed, rows_of), max_groups);
+  for (const std::vector<int64_t>& of_rank : rows_of) {
+    exchange.group_of.push_back(CutIntoGroups(of_rank, exchange.num_groups));
   }
 }
 
-PipelineTimes PassWholeExperts::TimesOf(const std::vector<std::vector<int32_t>>& choices,
-                                        std::span<const int64_t> rows_of) const {
+PipelineTimes PassWholeExperts::TimesOf(const RankChoices::Rows& routed, const RowsOfExperts& rows_of) const {
   std::vector<int64_t> rows_out(num_ranks()), rows_in(num_ranks()), outputs_out(num_ranks()), outputs_in(num_ranks());
-  std::vector<int> rank_of(rows_of.size());  // of each expert
   double compute_s = 0;
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    const ExpertRange experts = ExpertsOf(rank);
+  for (const std::vector<int64_t>& of_rank : rows_of) {
     TaskCost cost;
-    for (int64_t expert_idx = experts.first; expert_idx < experts.end; ++expert_idx) {
-      rank_of[expert_idx] = rank;
-      if (rows_of[expert_idx] == 0) continue;
-      const OperationCost of_expert = args_.cost.Expert(rows_of[expert_idx]);
+    for (const int64_t num_rows : of_rank) {
+      if (num_rows == 0) continue;
+      const OperationCost of_expert = args_.cost.Expert(num_rows);
       cost.flops += of_expert.flops;
       cost.memory_bytes += of_expert.bytes;
     }
@@ -141,8 +145,8 @@ PipelineTimes PassWholeExperts::TimesOf(const std::vector<std::vector<int32_t>>&
   std::vector<int64_t> last_row(num_ranks());  // 1 + the last row that a rank gets from the home
   for (int home = 0; home < num_ranks(); ++home) {
     std::ranges::fill(last_row, 0);
-    for (int64_t i = 0; i < std::ssize(choices[home]); ++i) {
-      const int rank = rank_of[choices[home][i]];
+    for (int64_t i = 0; i < std::ssize(routed.ranks[home]); ++i) {
+      const int rank = routed.ranks[home][i];
       if (rank == home) continue;
       ++outputs_out[rank];
       ++outputs_in[home];
@@ -165,14 +169,14 @@ PipelineTimes PassWholeExperts::TimesOf(const std::vector<std::vector<int32_t>>&
                              std::max<double>(1, static_cast<double>(std::reduce(rows_in.begin(), rows_in.end())))};
 }
 
-void PassWholeExperts::ForEachRow(std::span<const int32_t> choices, ExpertRange experts,
+void PassWholeExperts::ForEachRow(std::span<const int32_t> choices, std::span<const int32_t> ranks, int rank,
                                   std::span<const int64_t> group_of,
                                   absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const {
   const int64_t num_topk = args_.config.num_topk;
   for (int64_t row = 0; row < std::ssize(choices) / num_topk; ++row) {
     int64_t first_group = kMaxGroups;
-    for (const int32_t expert_idx : choices.subspan(row * num_topk, num_topk)) {
-      if (experts.contains(expert_idx)) first_group = std::min(first_group, group_of[expert_idx]);
+    for (int64_t i = row * num_topk; i < (row + 1) * num_topk; ++i) {
+      if (ranks[i] == rank) first_group = std::min(first_group, group_of[choices[i]]);
     }
     if (first_group < kMaxGroups) visit(row, first_group);
   }
@@ -180,14 +184,14 @@ void PassWholeExperts::ForEachRow(std::span<const int32_t> choices, ExpertRange 
 
 // Gives places to the assignments of all ranks' rows to this rank's experts: by expert, then by rank and row. Gives
 // rows of ffn_input to the rows of other ranks: by rank, then by group.
-void PassWholeExperts::PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
+void PassWholeExperts::PlanHere(const RankChoices::Rows& routed, Exchange& exchange) const {
   const int64_t num_topk = args_.config.num_topk;
   const int64_t num_experts = args_.config.num_experts;
   std::vector<int64_t>& offsets = exchange.output_offsets;
   offsets.resize(num_experts * num_ranks() + 1);
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    for (const int32_t expert_idx : choices[rank]) {
-      if (here_.contains(expert_idx)) ++offsets[expert_idx * num_ranks() + rank + 1];
+  for (int home = 0; home < num_ranks(); ++home) {
+    for (size_t i = 0; i < routed.choices[home].size(); ++i) {
+      if (routed.ranks[home][i] == rank()) ++offsets[routed.choices[home][i] * num_ranks() + home + 1];
     }
   }
   std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
@@ -198,25 +202,24 @@ void PassWholeExperts::PlanHere(const std::vector<std::vector<int32_t>>& choices
   std::vector<int64_t> next_place = offsets;
   exchange.inputs.assign(exchange.num_groups, std::vector<Inputs>(num_ranks()));
   int64_t next_input = args_.is_simulated() ? 0 : activations().dims.max_rows;
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    const bool is_own = rank == split_.rank;
-    const int64_t num_rows = std::ssize(choices[rank]) / num_topk;
-    std::vector<int64_t> input_of(num_rows);  // rows of ffn_input
+  for (int home = 0; home < num_ranks(); ++home) {
+    const bool is_own = home == rank();
+    const std::span<const int32_t> choices = routed.choices[home], ranks = routed.ranks[home];
+    std::vector<int64_t> input_of(choices.size() / num_topk);  // rows of ffn_input
     if (is_own) {
       std::iota(input_of.begin(), input_of.end(), exchange.rows.begin);
     } else {
       std::vector<std::vector<int64_t>> rows_of_group(exchange.num_groups);
-      ForEachRow(choices[rank], here_, exchange.group_of,
+      ForEachRow(choices, ranks, rank(), exchange.group_of[rank()],
                  [&](int64_t row, int64_t group) { rows_of_group[group].push_back(row); });
       for (int64_t group = 0; group < exchange.num_groups; ++group) {
-        exchange.inputs[group][rank] = {next_input, std::ssize(rows_of_group[group])};
+        exchange.inputs[group][home] = {next_input, std::ssize(rows_of_group[group])};
         for (const int64_t row : rows_of_group[group]) input_of[row] = next_input++;
       }
     }
-    for (int64_t i = 0; i < std::ssize(choices[rank]); ++i) {
-      const int32_t expert_idx = choices[rank][i];
-      if (!here_.contains(expert_idx)) continue;
-      const int64_t place = next_place[expert_idx * num_ranks() + rank]++;
+    for (int64_t i = 0; i < std::ssize(choices); ++i) {
+      if (ranks[i] != rank()) continue;
+      const int64_t place = next_place[choices[i] * num_ranks() + home]++;
       exchange.own.input_rows[place] = input_of[i / num_topk];
       if (is_own) {
         exchange.places[i] = place;
@@ -232,30 +235,28 @@ void PassWholeExperts::PlanHere(const std::vector<std::vector<int32_t>>& choices
 void PassWholeExperts::PlanElsewhere(Exchange& exchange) const {
   exchange.sent_rows.assign(exchange.num_groups, std::vector<std::vector<int64_t>>(num_ranks()));
   exchange.choices_of.resize(args_.config.num_experts);
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    if (rank == split_.rank) continue;
-    const ExpertRange experts = ExpertsOf(rank);
-    ForEachRow(exchange.own_choices, experts, exchange.group_of, [&](int64_t row, int64_t group) {
-      exchange.sent_rows[group][rank].push_back(exchange.rows.begin + row);
-    });
-    for (int64_t i = 0; i < std::ssize(exchange.own_choices); ++i) {
-      if (!experts.contains(exchange.own_choices[i])) continue;
-      exchange.choices_of[exchange.own_choices[i]].push_back(i);
-      ++exchange.outputs_left[rank];
-      ++exchange.num_outputs_here;
-    }
+  for (int to = 0; to < num_ranks(); ++to) {
+    if (to == rank()) continue;
+    ForEachRow(exchange.own_choices, exchange.own_ranks, to, exchange.group_of[to],
+               [&](int64_t row, int64_t group) { exchange.sent_rows[group][to].push_back(exchange.rows.begin + row); });
+  }
+  for (int64_t i = 0; i < std::ssize(exchange.own_choices); ++i) {
+    if (exchange.own_ranks[i] == rank()) continue;
+    exchange.choices_of[exchange.own_choices[i]].push_back(i);
+    ++exchange.outputs_left[exchange.own_ranks[i]];
+    ++exchange.num_outputs_here;
   }
 }
 
 Event PassWholeExperts::InputsOf(int64_t expert_idx) const {
   const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks();
-  const int64_t num_own = first[split_.rank + 1] - first[split_.rank];
+  const int64_t num_own = first[rank() + 1] - first[rank()];
   if (first[num_ranks()] - first[0] == num_own) return {};
-  return exchange_->inputs_here[exchange_->group_of[expert_idx]];
+  return exchange_->inputs_here[exchange_->group_of[rank()][expert_idx]];
 }
 
 void PassWholeExperts::RoundOwnOutputs(Operations& operations, int64_t expert_idx) const {
-  const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks() + split_.rank;
+  const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks() + rank();
   operations.RoundOutputs({first[0], first[1]}, args_.comm);
 }
 
@@ -313,7 +314,7 @@ void PassWholeExperts::Return(int64_t layer_idx, std::span<const int64_t> expert
   Exchange& exchange = *exchange_;
   for (const int64_t expert_idx : expert_idxs) {
     const auto first = exchange.output_offsets.begin() + expert_idx * num_ranks();
-    const int64_t num_own = first[split_.rank + 1] - first[split_.rank];
+    const int64_t num_own = first[rank() + 1] - first[rank()];
     exchange.waiting.push_back(expert_idx);
     exchange.num_waiting_outputs += first[num_ranks()] - first[0] - num_own;
   }
@@ -387,11 +388,15 @@ absl::Status PassWholeExperts::SendOutputsTo(int rank, Exchange& exchange, std::
 
 absl::Status PassWholeExperts::TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message) {
   const OutputsMessage read = ReadTrailer(message, args_.config.num_experts);
-  const ExpertRange experts = ExpertsOf(from);
+  // Calls visit(i) for each own choice of the expert that the rank computes.
+  const auto for_each_choice = [&](int32_t expert_idx, auto visit) {
+    for (const int64_t i : exchange.choices_of[expert_idx]) {
+      if (exchange.own_ranks[i] == from) visit(i);
+    }
+  };
   int64_t num_outputs = 0;
   for (const int32_t expert_idx : read.trailer.experts) {
-    PENSTOCK_CHECK(experts.contains(expert_idx));
-    for (const int64_t i : exchange.choices_of[expert_idx]) exchange.places[i] = exchange.next_place + num_outputs++;
+    for_each_choice(expert_idx, [&](int64_t i) { exchange.places[i] = exchange.next_place + num_outputs++; });
   }
   PENSTOCK_CHECK(read.outputs_bytes == OutputBytes(num_outputs) && num_outputs <= exchange.outputs_left[from]);
   const int64_t dim = args_.config.model_dim;
@@ -402,9 +407,8 @@ absl::Status PassWholeExperts::TakeOutputs(Exchange& exchange, int from, std::sp
   exchange.next_place += num_outputs;
   exchange.outputs_left[from] -= num_outputs;
   for (const int32_t expert_idx : read.trailer.failed) {
-    for (const int64_t i : exchange.choices_of[expert_idx]) {
-      fail_row_(exchange.rows.begin + i / args_.config.num_topk, read.trailer.why);
-    }
+    for_each_choice(expert_idx,
+                    [&](int64_t i) { fail_row_(exchange.rows.begin + i / args_.config.num_topk, read.trailer.why); });
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
-// The exchange of experts that lie whole on one rank each.
+// The exchange of experts that lie whole on ranks (parallel/expert_placement.h).
 //
-// Each row goes once to every rank that has experts for it. One output comes back for each of the row's experts. The
-// home rank adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
+// Each row goes once to every rank that computes experts for it. One output comes back for each of the row's experts.
+// The home rank adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
 //
 // The experts of a rank form groups (schedule/ranks/expert_pipeline.h). Rows travel group by group. An expert can be
 // computed when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
@@ -18,7 +18,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "penstock/parallel/rank_split.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
 #include "penstock/schedule/ranks/expert_exchange.h"
@@ -37,10 +36,12 @@ class PassWholeExperts : public ExpertExchange {
   Event ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) override {
     return choices_.Exchange(rows, layer_idx, routed);
   }
-  void ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const override;
+  void ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const override {
+    choices_.ForEach(rows, visit);
+  }
   std::shared_ptr<const RankAssignments> Dispatch(RowRange rows, int64_t layer_idx) override;
   Event InputsOf(int64_t expert_idx) const override;
-  int64_t GroupOf(int64_t expert_idx) const override { return exchange_->group_of[expert_idx]; }
+  int64_t GroupOf(int64_t expert_idx) const override { return exchange_->group_of[rank()][expert_idx]; }
   const Event& outputs_sent() const override { return outputs_sent_; }
   void RoundOwnOutputs(Operations& operations, int64_t expert_idx) const override;
   void FailExpert(int64_t expert_idx, const absl::Status& status) override;
@@ -58,8 +59,9 @@ class PassWholeExperts : public ExpertExchange {
     RowRange rows;  // this rank's own
     RankAssignments own;
     std::vector<int32_t> own_choices;                          // [rows.size(), num_topk]
+    std::vector<int32_t> own_ranks;                            // likewise: the ranks that compute them
     int64_t num_groups = 1;                                    // of each rank
-    std::vector<int64_t> group_of;                             // [num_experts]: the expert's group on its rank
+    std::vector<std::vector<int64_t>> group_of;                // [num_ranks][num_experts]: on that rank
     std::vector<std::vector<std::vector<int64_t>>> sent_rows;  // [num_groups][num_ranks]: own rows that the rank gets
     std::vector<std::vector<Inputs>> inputs;                   // [num_groups][num_ranks]
     std::vector<Event> inputs_here;                            // [num_groups]
@@ -88,19 +90,18 @@ class PassWholeExperts : public ExpertExchange {
     std::vector<std::pair<int64_t, absl::Status>> failed;  // experts of this rank
   };
 
+  using RowsOfExperts = std::vector<std::vector<int64_t>>;  // [num_ranks][num_experts]: rows that a rank computes
+
   // Fills the exchange for the choices of all ranks.
-  void PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
-  void PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
-  void PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
+  void PlanExchange(const RankChoices::Rows& routed, Exchange& exchange) const;
+  void PlanGroups(const RankChoices::Rows& routed, Exchange& exchange) const;
+  void PlanHere(const RankChoices::Rows& routed, Exchange& exchange) const;
   void PlanElsewhere(Exchange& exchange) const;
   // Returns the times by which all ranks choose the number of groups.
-  PipelineTimes TimesOf(const std::vector<std::vector<int32_t>>& choices, std::span<const int64_t> rows_of) const;
-  ExpertRange ExpertsOf(int rank) const {
-    return RankSplit{.rank = rank, .num_ranks = num_ranks()}.ExpertsOf(args_.config.num_experts);
-  }
-  // Calls visit(row_idx, group) for each row of a rank that has choices among these experts, with the first group that
-  // needs it.
-  void ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
+  PipelineTimes TimesOf(const RankChoices::Rows& routed, const RowsOfExperts& rows_of) const;
+  // Calls visit(row_idx, group) for each row with choices that `rank` computes, with the first group that needs it.
+  void ForEachRow(std::span<const int32_t> choices, std::span<const int32_t> ranks, int rank,
+                  std::span<const int64_t> group_of,
                   absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const;
 
   absl::Status SendRows(const Exchange& exchange, int64_t group);
@@ -116,13 +117,12 @@ class PassWholeExperts : public ExpertExchange {
   }
   Activations& activations() const { return args_.host.operations->activations(); }
   Communicator& communicator() const { return transfers_.communicator(); }
+  int rank() const { return transfers_.rank(); }
   int num_ranks() const { return transfers_.num_ranks(); }
 
   const PassArgs& args_;
   RankTransfers transfers_;
   const FailRow fail_row_;
-  const RankSplit split_;
-  const ExpertRange here_;
   RankChoices choices_;
   std::shared_ptr<Exchange> exchange_;  // of the last Dispatch()
   Event outputs_sent_;                  // of all exchanges before it

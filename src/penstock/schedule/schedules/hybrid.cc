@@ -142,7 +142,7 @@ class HybridSchedule : public Schedule {
     layer.works.clear();
     for (int32_t expert_idx = 0; expert_idx < std::ssize(num_rows); ++expert_idx) {
       const auto rows = static_cast<int64_t>(std::ceil(num_rows[expert_idx]));
-      if (rows == 0 || !layouts.is_here(expert_idx)) continue;
+      if (rows == 0 || !layouts.is_here(layer_idx, expert_idx)) continue;
       const OperationCost cost = pass.cost().Expert(rows);
       const TaskCost task = {.flops = cost.flops, .memory_bytes = cost.bytes};
       const ExpertKey key = layouts.KeyOf(layer_idx, expert_idx);
@@ -242,7 +242,7 @@ class HybridSchedule : public Schedule {
     size_t num_planned = 0;
     for (const int32_t expert_idx : order_) {
       if (num_planned == kMaxCandidates || likely_[expert_idx] == 0) break;
-      if (!pass.experts().layouts().is_here(expert_idx)) continue;
+      if (!pass.experts().layouts().is_here(layer_idx, expert_idx)) continue;
       const ExpertKey key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
       if (pass.experts().IsPresent(key)) continue;
       const size_t i =

@@ -132,7 +132,7 @@ class KlotskiSchedule : public Schedule {
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
     for (int32_t expert_idx = 0; expert_idx < static_cast<int32_t>(tendency.size()); ++expert_idx) {
-      if (!layouts.is_here(expert_idx)) continue;
+      if (!layouts.is_here(moe_layers_[moe_layer], expert_idx)) continue;
       if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kMinExpected) likely_.push_back(expert_idx);
     }
     std::stable_sort(likely_.rbegin(), likely_.rend(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });
