@@ -45,6 +45,17 @@ inline std::vector<Request> Requests(const Golden& golden) {
   return requests;
 }
 
+inline Answer AnswerOf(const Completion& completion) {
+  Answer answer{.token_ids = completion.token_ids, .logprobs = {}};
+  for (const auto* entries : {&completion.logprobs, &completion.prompt_logprobs, &completion.rivals}) {
+    for (const TokenLogprobs& entry : *entries) {
+      answer.logprobs.push_back(entry.chosen.logprob);
+      for (const TokenLogprob& other : entry.top) answer.logprobs.push_back(other.logprob);
+    }
+  }
+  return answer;
+}
+
 inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vector<Request>& requests,
                                   const EngineHooks& hooks = {}) {
   auto engine = OpenInstrumentedEngine(options, hooks);
@@ -61,14 +72,7 @@ inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vecto
     if (!finished.ok()) return {};
     for (const Completion& completion : *finished) {
       EXPECT_TRUE(completion.status.ok()) << completion.status;
-      Answer& answer = answers[completion.request_id];
-      answer.token_ids = completion.token_ids;
-      for (const auto* entries : {&completion.logprobs, &completion.prompt_logprobs, &completion.rivals}) {
-        for (const TokenLogprobs& entry : *entries) {
-          answer.logprobs.push_back(entry.chosen.logprob);
-          for (const TokenLogprob& other : entry.top) answer.logprobs.push_back(other.logprob);
-        }
-      }
+      answers[completion.request_id] = AnswerOf(completion);
     }
   }
   std::vector<Answer> in_order;

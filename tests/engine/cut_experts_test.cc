@@ -56,7 +56,9 @@ TEST_P(CutExpertsTest, AnswersDependOnTheNumberOfRanksOnly) {
   const std::vector<Answer> whole = RunAll(options, requests);
   ASSERT_EQ(cut.size(), whole.size());
   for (size_t i = 0; i < cut.size(); ++i) {
-    EXPECT_EQ(cut[i].token_ids[0], whole[i].token_ids[0]);
+    if (!whole[i].token_ids.empty()) {
+      EXPECT_EQ(cut[i].token_ids[0], whole[i].token_ids[0]);
+    }
     EXPECT_NEAR(cut[i].logprobs[0], whole[i].logprobs[0], golden.is_bf16() ? 0.05 : 1e-4);
   }
 }

@@ -58,9 +58,7 @@ inline void RunRank(Communicator& communicator, const std::vector<Request>& requ
         run.failures.push_back(completion.status);
         continue;
       }
-      Answer& answer = run.answers[idx_of.at(completion.request_id)];
-      answer.token_ids = completion.token_ids;
-      for (const TokenLogprobs& entry : completion.logprobs) answer.logprobs.push_back(entry.chosen.logprob);
+      run.answers[idx_of.at(completion.request_id)] = AnswerOf(completion);
     }
   } while ((*engine)->ranks_were_busy());
 }

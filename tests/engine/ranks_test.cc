@@ -174,9 +174,7 @@ TEST(RankedEngine, RequestsOfRankZeroAreAnsweredByAllRanks) {
       const auto finished = (*engine)->Step().value();
       for (const Completion& completion : finished) {
         EXPECT_TRUE(completion.status.ok()) << completion.status;
-        Answer& answer = answers[completion.request_id];
-        answer.token_ids = completion.token_ids;
-        for (const TokenLogprobs& entry : completion.logprobs) answer.logprobs.push_back(entry.chosen.logprob);
+        answers[completion.request_id] = AnswerOf(completion);
       }
     }
     EXPECT_EQ(answers.at(dropped), expected[0]);
@@ -187,6 +185,37 @@ TEST(RankedEngine, RequestsOfRankZeroAreAnsweredByAllRanks) {
     int64_t num_tokens = static_cast<int64_t>(expected[0].token_ids.size());
     for (const Answer& answer : expected) num_tokens += std::ssize(answer.token_ids);
     EXPECT_EQ((*engine)->stats().generated_tokens, num_tokens);
+  });
+}
+
+TEST(RankedEngine, APromptIsComputedOnceOnAllRanksTogether) {
+  const Golden golden("qwen3moe-tiny");
+  const EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .batch_size = 9};
+  WithLeader(2, options, options, [&](absl::StatusOr<std::unique_ptr<Engine>> engine) {
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const auto finish = [&] {
+      while (!(*engine)->idle()) ASSERT_TRUE((*engine)->Step().ok());
+    };
+    constexpr int64_t kPrompt = 40;
+    const auto prompt_of = [](TokenId question) {
+      std::vector<TokenId> prompt(kPrompt);
+      for (int64_t i = 0; i < kPrompt; ++i) prompt[i] = 3 + (question * 7 + static_cast<TokenId>(i)) % 80;
+      return prompt;
+    };
+    for (TokenId question = 0; question < 6; ++question) {
+      ASSERT_TRUE((*engine)->Submit(ScoringRequest(prompt_of(question), kPrompt, {5})).ok());
+    }
+    finish();
+    for (TokenId question = 0; question < 6; ++question) {
+      for (TokenId choice = 0; choice < 3; ++choice) {
+        std::vector<TokenId> prompt = prompt_of(question);
+        prompt.insert(prompt.end(), {10 + choice, 20});
+        ASSERT_TRUE((*engine)->Submit(ScoringRequest(prompt, kPrompt + 1, {})).ok());
+      }
+    }
+    finish();
+    // Each prompt once, and one row of each choice of two tokens.
+    EXPECT_EQ((*engine)->stats().computed_prompt_tokens, 6 * kPrompt + 6 * 3);
   });
 }
 

@@ -1,7 +1,7 @@
 #include "penstock/engine/ranked_engine.h"
 
-#include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,6 +10,7 @@
 #include "penstock/base/status.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/rank_messages.h"
+#include "penstock/engine/request_dealer.h"
 
 namespace penstock {
 namespace {
@@ -53,13 +54,12 @@ class RankEngine {
 
 class RankedEngine : public Engine {
  public:
-  RankedEngine(std::unique_ptr<InstrumentedEngine> own, Communicator& communicator)
+  RankedEngine(std::unique_ptr<InstrumentedEngine> own, Communicator& communicator, bool shares_prefixes)
       : own_(std::move(own)),
         communicator_(communicator),
         plan_(own_.engine().memory_plan()),
-        num_active_(communicator.num_ranks()),
+        dealer_(communicator.num_ranks(), plan_.batch_size, shares_prefixes),
         reports_(communicator.num_ranks()) {
-    places_of_rank_ = plan_.batch_size;
     plan_.batch_size *= communicator.num_ranks();
   }
 
@@ -99,11 +99,7 @@ class RankedEngine : public Engine {
     return ids;
   }
   void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
-  int64_t num_running() const override {
-    int64_t num_running = 0;
-    for (const int64_t num_active : num_active_) num_running += num_active;
-    return num_running;
-  }
+  int64_t num_running() const override { return dealer_.num_active(); }
   int64_t num_waiting() const override { return std::ssize(waiting_); }
   int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }
 
@@ -129,30 +125,29 @@ class RankedEngine : public Engine {
     }
     for (auto& [id, request] : orders[0].requests) PENSTOCK_RETURN_IF_ERROR(own_.Submit(id, std::move(request)));
     PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, own_.Step());
-    num_active_[0] -= std::ssize(finished);
     reports_[0] = own_.engine().stats();
     for (int rank = 1; rank < communicator_.num_ranks(); ++rank) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
                                 ReceiveSized(communicator_, rank, MessageStream::kSteps, kMaxStepBytes));
       PENSTOCK_ASSIGN_OR_RETURN(RankReport report, ReportFrom(bytes));
-      num_active_[rank] -= std::ssize(report.finished);
       std::move(report.finished.begin(), report.finished.end(), std::back_inserter(finished));
       reports_[rank] = std::move(report.stats);
     }
+    for (const Completion& completion : finished) dealer_.Finish(completion.request_id);
     AddUpStats();
     return finished;
   }
 
-  // Deals the waiting requests to the ranks with the fewest, as long as they have places.
+  // Deals the waiting requests to the ranks, as long as they have places.
   std::vector<RankOrder> DealRequests() {
     std::vector<RankOrder> orders(communicator_.num_ranks(), {.kind = RankOrder::Kind::kStep});
     while (!waiting_.empty()) {
-      const auto fewest = std::min_element(num_active_.begin(), num_active_.end());
-      if (*fewest >= places_of_rank_) break;
-      num_waiting_tokens_ -= std::ssize(waiting_.front().second.prompt_ids);
-      orders[fewest - num_active_.begin()].requests.push_back(std::move(waiting_.front()));
+      auto& [id, request] = waiting_.front();
+      const std::optional<int> rank = dealer_.Deal(id, request);
+      if (!rank.has_value()) break;
+      num_waiting_tokens_ -= std::ssize(request.prompt_ids);
+      orders[*rank].requests.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
-      ++*fewest;
     }
     return orders;
   }
@@ -177,11 +172,10 @@ class RankedEngine : public Engine {
   RankEngine own_;
   Communicator& communicator_;
   MemoryPlan plan_;  // rank 0's, with the places of all ranks
-  int64_t places_of_rank_ = 0;
+  RequestDealer dealer_;
   RequestId next_id_ = 1;
   std::deque<std::pair<RequestId, Request>> waiting_;
   int64_t num_waiting_tokens_ = 0;
-  std::vector<int64_t> num_active_;   // [num_ranks]: requests that a rank has
   std::vector<EngineStats> reports_;  // [num_ranks]: of the last step
   EngineStats stats_;
 };
@@ -205,6 +199,7 @@ absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& op
   of_all.caller_memory = [&options, num_ranks = communicator_->num_ranks()](const ModelInfo& model) {
     CallerMemory memory = options.caller_memory ? options.caller_memory(model) : CallerMemory();
     memory.bytes_per_sequence *= static_cast<uint64_t>(num_ranks);
+    memory.bytes += RequestDealer::kMaxBytes;
     return memory;
   };
   auto own = OpenInstrumentedEngine(of_all, {.communicator = communicator_});
@@ -212,7 +207,7 @@ absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& op
     communicator_->Abort(own.status());
     return own.status();
   }
-  return std::make_unique<RankedEngine>(*std::move(own), *communicator_);
+  return std::make_unique<RankedEngine>(*std::move(own), *communicator_, options.shares_prefixes);
 }
 
 absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& communicator) {

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/job/scoring.h"
+#include "penstock/memory/prefix_cache.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/kv_block.h"
@@ -22,19 +22,15 @@ namespace {
 class PageCounter {
  public:
   int64_t Add(std::span<const TokenId> ids) {
-    constexpr auto kPage = static_cast<size_t>(kKvPageTokens);
     constexpr size_t kMaxPages = size_t{1} << 24;  // beyond these, pages count as not shared
-    uint64_t hash = 0;
-    size_t num_shared = 0;
+    int64_t num_shared = 0;
     bool is_shared = true;
-    // The last token of a prompt is always computed.
-    for (size_t begin = 0; begin + kPage < ids.size(); begin += kPage) {
-      hash = XXH3_64bits_withSeed(&ids[begin], kPage * sizeof(TokenId), hash);
+    for (const uint64_t hash : PageHashes(ids)) {
       is_shared = is_shared && pages_.contains(hash);
-      if (is_shared) num_shared += kPage;
+      if (is_shared) num_shared += kKvPageTokens;
       if (!is_shared && pages_.size() < kMaxPages) pages_.insert(hash);
     }
-    return static_cast<int64_t>(ids.size() - num_shared);
+    return std::ssize(ids) - num_shared;
   }
 
  private:

@@ -2,9 +2,22 @@
 
 #include <algorithm>
 
+#include <xxhash.h>
+
 #include "penstock/base/check.h"
 
 namespace penstock {
+
+std::vector<uint64_t> PageHashes(std::span<const TokenId> prompt) {
+  constexpr auto kPage = static_cast<size_t>(kKvPageTokens);
+  std::vector<uint64_t> hashes;
+  uint64_t hash = 0;
+  for (size_t begin = 0; begin + kPage < prompt.size(); begin += kPage) {
+    hash = XXH3_64bits_withSeed(&prompt[begin], kPage * sizeof(TokenId), hash);
+    hashes.push_back(hash);
+  }
+  return hashes;
+}
 
 PrefixCache::PageName::PageName(uint64_t serial, std::span<const TokenId> of_page)
     : parent_serial(serial), num_tokens(static_cast<int32_t>(of_page.size())) {

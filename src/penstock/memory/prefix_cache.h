@@ -28,6 +28,10 @@ enum class KvPageId : int32_t {};
 inline constexpr KvPageId kNoKvPage{-1};
 constexpr int64_t IndexOf(KvPageId page) { return static_cast<int64_t>(page); }
 
+// Returns for each page that a prompt can share a hash of its tokens up to the page's end. The page with the prompt's
+// last token is none of them. It serves to guess what is shared; PrefixCache compares the tokens themselves.
+std::vector<uint64_t> PageHashes(std::span<const TokenId> prompt);
+
 class PrefixCache {
  public:
   explicit PrefixCache(int64_t num_pages);
