@@ -190,7 +190,7 @@ TEST(RankedEngine, RequestsOfRankZeroAreAnsweredByAllRanks) {
 
 TEST(RankedEngine, APromptIsComputedOnceOnAllRanksTogether) {
   const Golden golden("qwen3moe-tiny");
-  const EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .batch_size = 9};
+  const EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .batch_size = 4};
   WithLeader(2, options, options, [&](absl::StatusOr<std::unique_ptr<Engine>> engine) {
     ASSERT_TRUE(engine.ok()) << engine.status();
     const auto finish = [&] {

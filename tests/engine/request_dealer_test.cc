@@ -61,6 +61,17 @@ TEST(RequestDealer, ARequestFollowsItsBeginning) {
   EXPECT_LT(num_of_other, 20);
 }
 
+TEST(RequestDealer, ARequestWaitsForItsRank) {
+  RequestDealer dealer(2, 1, true);
+  const int rank = dealer.Deal(1, PromptOfLength(200, 0, 0)).value();
+  EXPECT_FALSE(dealer.Deal(2, PromptOfLength(201, 0, 0)).has_value());
+  EXPECT_FALSE(dealer.is_full());
+  EXPECT_EQ(dealer.Deal(3, PromptOfLength(20, 9000, 0)), 1 - rank);
+  EXPECT_TRUE(dealer.is_full());
+  dealer.Finish(1);
+  EXPECT_EQ(dealer.Deal(2, PromptOfLength(201, 0, 0)), rank);
+}
+
 TEST(RequestDealer, WithoutSharingOnlyTheWorkCounts) {
   RequestDealer dealer(2, 100, false);
   const int rank = dealer.Deal(1, PromptOfLength(100, 0)).value();
@@ -85,7 +96,10 @@ TEST(RequestDealer, LoadsReturnToNothing) {
   for (const RequestId id : active) dealer.Finish(id);
   EXPECT_EQ(dealer.num_active(), 0);
   // Nothing is left on any rank: four long requests have places on each of the three.
-  for (RequestId id = 6000; id < 6012; ++id) EXPECT_TRUE(dealer.Deal(id, PromptOfLength(500, 0)).has_value());
+  for (RequestId id = 6000; id < 6012; ++id) {
+    EXPECT_TRUE(dealer.Deal(id, PromptOfLength(500, static_cast<TokenId>(1000 * id))).has_value());
+  }
+  EXPECT_TRUE(dealer.is_full());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "penstock/engine/ranked_engine.h"
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -138,16 +139,20 @@ class RankedEngine : public Engine {
     return finished;
   }
 
-  // Deals the waiting requests to the ranks, as long as they have places.
+  // Deals the first waiting requests to the ranks. One whose rank has no place waits, and others pass it.
   std::vector<RankOrder> DealRequests() {
+    constexpr size_t kMaxPassed = 64;
     std::vector<RankOrder> orders(communicator_.num_ranks(), {.kind = RankOrder::Kind::kStep});
-    while (!waiting_.empty()) {
-      auto& [id, request] = waiting_.front();
+    for (size_t i = 0; i < std::min(waiting_.size(), kMaxPassed) && !dealer_.is_full();) {
+      auto& [id, request] = waiting_[i];
       const std::optional<int> rank = dealer_.Deal(id, request);
-      if (!rank.has_value()) break;
+      if (!rank.has_value()) {
+        ++i;
+        continue;
+      }
       num_waiting_tokens_ -= std::ssize(request.prompt_ids);
-      orders[*rank].requests.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
+      orders[*rank].requests.push_back(std::move(waiting_[i]));
+      waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
     }
     return orders;
   }

@@ -43,20 +43,19 @@ void RequestDealer::AddHome(uint64_t page_hash, int rank) {
 std::optional<int> RequestDealer::Deal(RequestId id, const Request& request) {
   const std::vector<uint64_t> hashes = shares_prefixes_ ? PageHashes(request.prompt_ids) : std::vector<uint64_t>();
   const std::vector<int64_t> shared = SharedTokens(hashes);
-  std::optional<int> best;
-  Active added;
-  for (int rank = 0; rank < std::ssize(loads_); ++rank) {
-    if (loads_[rank].num_requests >= places_of_rank_) continue;
-    const int64_t num_rows = std::ssize(request.prompt_ids) - shared[rank] + request.sampling.max_tokens;
-    if (best.has_value() && loads_[rank].num_rows + num_rows >= loads_[*best].num_rows + added.num_rows) continue;
-    best = rank;
-    added = {rank, num_rows};
+  const auto rows_at = [&](int rank) {
+    return std::ssize(request.prompt_ids) - shared[rank] + request.sampling.max_tokens;
+  };
+  int best = 0;
+  for (int rank = 1; rank < std::ssize(loads_); ++rank) {
+    if (loads_[rank].num_rows + rows_at(rank) < loads_[best].num_rows + rows_at(best)) best = rank;
   }
-  if (!best.has_value()) return std::nullopt;
-  for (const uint64_t hash : hashes) AddHome(hash, *best);
-  ++loads_[*best].num_requests;
-  loads_[*best].num_rows += added.num_rows;
-  const bool is_new = active_.emplace(id, added).second;
+  Load& load = loads_[best];
+  if (load.num_requests >= places_of_rank_) return std::nullopt;
+  ++load.num_requests;
+  load.num_rows += rows_at(best);
+  for (const uint64_t hash : hashes) AddHome(hash, best);
+  const bool is_new = active_.emplace(id, Active{best, rows_at(best)}).second;
   PENSTOCK_CHECK(is_new);
   return best;
 }

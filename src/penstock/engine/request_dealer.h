@@ -18,12 +18,15 @@ class RequestDealer {
  public:
   RequestDealer(int num_ranks, int64_t places_of_rank, bool shares_prefixes);
 
-  // Returns the rank that gets the request, and counts it there; nothing if all places are taken.
+  // Returns the rank that gets the request, and counts it there. Nothing if that rank has no place: the request then
+  // waits for one, although another rank may have places.
   std::optional<int> Deal(RequestId id, const Request& request);
   // Says that a request has finished. REQUIRES: it was dealt.
   void Finish(RequestId id);
   // Returns the requests that were dealt and have not finished.
   int64_t num_active() const { return std::ssize(active_); }
+  // Whether all places are taken.
+  bool is_full() const { return num_active() == std::ssize(loads_) * places_of_rank_; }
 
   // Maximum bytes of the tables of prompts.
   static constexpr uint64_t kMaxBytes = 2 << 20;
