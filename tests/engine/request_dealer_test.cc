@@ -64,12 +64,14 @@ TEST(RequestDealer, ARequestFollowsItsBeginning) {
 TEST(RequestDealer, ARequestWaitsForItsRank) {
   RequestDealer dealer(2, 1, true);
   const int rank = dealer.Deal(1, PromptOfLength(200, 0, 0)).value();
-  EXPECT_FALSE(dealer.Deal(2, PromptOfLength(201, 0, 0)).has_value());
-  EXPECT_FALSE(dealer.is_full());
-  EXPECT_EQ(dealer.Deal(3, PromptOfLength(20, 9000, 0)), 1 - rank);
-  EXPECT_TRUE(dealer.is_full());
   dealer.Finish(1);
   EXPECT_EQ(dealer.Deal(2, PromptOfLength(201, 0, 0)), rank);
+  EXPECT_FALSE(dealer.Deal(3, PromptOfLength(202, 0, 0)).has_value());
+  EXPECT_FALSE(dealer.is_full());
+  EXPECT_EQ(dealer.Deal(4, PromptOfLength(20, 9000, 0)), 1 - rank);
+  EXPECT_TRUE(dealer.is_full());
+  dealer.Finish(2);
+  EXPECT_EQ(dealer.Deal(3, PromptOfLength(202, 0, 0)), rank);
 }
 
 TEST(RequestDealer, WithoutSharingOnlyTheWorkCounts) {
