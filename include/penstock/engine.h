@@ -274,8 +274,8 @@ class Engine {
   // a leading space.
   virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;
 
-  // Checks the request against the model, and admits it to a free place or queues it. A kInput error leaves the engine
-  // unchanged.
+  // Checks the request against the model, and queues it. The next step admits the requests that share the most with
+  // what is computed. A kInput error leaves the engine unchanged.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Gives up the requests that wait, and returns their ids. They get no completions.
   virtual std::vector<RequestId> DropWaiting() = 0;

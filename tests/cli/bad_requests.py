@@ -243,7 +243,7 @@ def size_rows():
                                   ("topk", {"topk": 3}, "did you mean top_k"), ("Seed", {"Seed": 3}, "did you mean seed"),
                                   ("guided_json", {"guided_json": {}}, "leave it out"),
                                   ("turns with choices", {"prompt": None, "turns": ["x"], "choices": ["a"]}, "have none"),
-                                  ("choices and echo", {"choices": ["a"], "echo": True}, "nothing is generated"),
+                                  ("choices and echo", {"choices": ["a"], "echo": True}, "is only scored"),
                                   ("stream", {"stream": True}, "no streams")):
         yield "J5", name, job([request("a"), request("b", **fields)], {2: ("unsupported", pattern)})
 
@@ -270,13 +270,13 @@ def validation_rows():
         found = json.loads(box.run([*args, "--json"], code=8).stdout)
         box.expect(found["input"]["bad"] == 1 and found["input"]["errors"][0]["line"] == 6, f"input: {found['input']}")
         of_model = found["model"]
-        box.expect(of_model["prompts"] == 3 and of_model["max_new_tokens"] == 8, f"model: {of_model}")
+        box.expect(of_model["prompts"] == 4 and of_model["max_new_tokens"] == 8, f"model: {of_model}")
         box.expect([error["line"] for error in of_model["errors"]] == [4, 5] and
                    "--context-length" in of_model["errors"][1]["message"], f"model: {of_model}")
         shared_tokens = of_model["prompt_tokens"] - of_model["computed_prompt_tokens"]
         box.expect(shared_tokens > 0, f"nothing is shared: {of_model}")
         text = box.run(args, code=8).stdout.decode()
-        box.expect(f"3 prompts of {of_model['prompt_tokens']} tokens" in text and "line 4: invalid_request" in text, text)
+        box.expect(f"4 prompts of {of_model['prompt_tokens']} tokens" in text and "line 4: invalid_request" in text, text)
         # The job itself says the same.
         stats = box.output("stats.json")
         box.run(["run", "--model", model, "--input", source, "--output", box.output(), "--stats", stats, "--memory=200MiB"],

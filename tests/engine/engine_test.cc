@@ -40,6 +40,27 @@ TEST(Engine, SubmitRefusesWhatCannotWork) {
   EXPECT_TRUE(engine->idle());
 }
 
+// The last token of a text takes a position only if something is predicted behind it.
+TEST(Engine, ATextThatIsOnlyScoredFillsTheContext) {
+  const auto engine = OpenTiny({.context_length = 64});
+  const auto text = [](size_t size) { return std::vector<TokenId>(size, 1); };
+  EXPECT_TRUE(engine->Submit(ScoringRequest(text(65), 60, {})).ok());
+  EXPECT_TRUE(engine->Submit(ScoringRequest(text(64), 64, {5})).ok());
+  for (const Request& too_long : {ScoringRequest(text(66), 60, {}), ScoringRequest(text(65), 65, {5})}) {
+    const auto id = engine->Submit(too_long);
+    EXPECT_THAT(std::string(id.status().message()), testing::HasSubstr("all but its last one must fit the context"));
+  }
+  size_t num_finished = 0;
+  while (!engine->idle()) {
+    for (const Completion& completion : engine->Step().value()) {
+      EXPECT_TRUE(completion.status.ok());
+      EXPECT_EQ(completion.prompt_logprobs.size() + completion.rivals.size(), completion.rivals.empty() ? 5u : 1u);
+      ++num_finished;
+    }
+  }
+  EXPECT_EQ(num_finished, 2u);
+}
+
 TEST(Engine, MaxTokensIsCutToTheContext) {
   const auto engine = OpenTiny({.context_length = 64});
   ASSERT_TRUE(

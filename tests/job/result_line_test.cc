@@ -142,6 +142,28 @@ TEST(FormatResult, EchoAndPromptLogprobs) {
 }
 
 // Like Llama's tokenizer: token 0 shows nothing, and a token that begins the text loses a leading space.
+TEST(FormatResult, AGivenChoiceContinuesAText) {
+  RequestResult result = Example(RequestKind::kCompletion);
+  result.is_scored = true;
+  result.logprobs = 0;
+  result.choices[0].completion.text = " a b";
+  for (const TokenId id : {'a', 'b'}) {
+    const TokenLogprobs token{.chosen = {id, -1}, .top = {{id, -1}}};
+    result.choices[0].completion.logprobs.push_back(token);
+    result.choices[0].score.Add(token);
+  }
+  // A text's first token loses its space; the choice's does not.
+  const TokenText with_space = [](TokenId id, bool begins_text) {
+    return (begins_text ? "" : " ") + std::string(1, static_cast<char>(id));
+  };
+  const json::value line = Parse(FormatResult({0, 1, "a"}, result, with_space));
+  const json::value& choice = line.at("response").at("body").at("choices").at(0);
+  EXPECT_EQ(json::serialize(choice.at("logprobs").at("tokens")), R"([" a"," b"])");
+  EXPECT_EQ(choice.at("logprob").to_number<double>(), -2);
+  EXPECT_EQ(choice.at("num_tokens").as_int64(), 2);
+  EXPECT_TRUE(choice.at("is_greedy").as_bool());
+}
+
 TEST(FormatResult, AnEchoIsOneText) {
   const TokenText token_text = [](TokenId id, bool begins_text) -> std::string {
     const std::string text = id == 0 ? "" : std::string(" ") + static_cast<char>(id);

@@ -2,6 +2,8 @@
 // and that accuracy counts every labelled request once, also over several runs.
 #include "penstock/job/scoring.h"
 
+#include <functional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,8 +103,39 @@ TEST(BestChoice, FirstOfTheLargest) {
   EXPECT_EQ(BestChoice({{.logprob = -3}, {.logprob = -1}}, {0, 0}), 1);
 }
 
+// Calls back before each step and each request.
+class WatchedEngine : public FakeEngine {
+ public:
+  struct Callbacks {
+    std::function<void(int num_steps)> on_step = [](int) {};
+    std::function<void(const Engine&, const Request&)> on_submit = [](const Engine&, const Request&) {};
+  };
+  WatchedEngine(const FakeEngineOptions& options, Callbacks callbacks)
+      : FakeEngine(options), callbacks_(std::move(callbacks)) {}
+  absl::StatusOr<RequestId> Submit(Request request) override {
+    callbacks_.on_submit(*this, request);
+    return FakeEngine::Submit(std::move(request));
+  }
+  absl::StatusOr<std::vector<Completion>> Step() override {
+    callbacks_.on_step(++num_steps_);
+    return FakeEngine::Step();
+  }
+
+ private:
+  Callbacks callbacks_;
+  int num_steps_ = 0;
+};
+
 class ScoringJob : public JobFixture {
  protected:
+  absl::StatusOr<JobSummary> RunWatched(const WatchedEngine::Callbacks& callbacks) {
+    return RunJob(
+        options_,
+        [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+          return std::make_unique<WatchedEngine>(engine_, callbacks);
+        },
+        stop_);
+  }
   // Returns the sum that the engine gives to the bytes of a choice.
   static double LogprobOf(const std::string& prompt, const std::string& choice) {
     std::vector<TokenId> ids(prompt.begin(), prompt.end());
@@ -165,6 +198,33 @@ TEST_F(ScoringJob, AccuracyCountsEachRequestOnceWhateverStopsTheJob) {
     EXPECT_EQ(summary->numbers.labels.num_correct, 30);
     EXPECT_EQ(SortedOutput(), whole) << fail_at;
   }
+}
+
+TEST_F(ScoringJob, AfterASignalRequestsUnderWayGetAllTheirChoices) {
+  WriteInput(Lines(40));
+  options_.drain_s = 1000;
+  const auto stopped = RunWatched({.on_step = [&](int num_steps) { stop_ = num_steps >= 5; }});
+  EXPECT_EQ(FaultOf(stopped.status()), Fault::kStopped);
+  const size_t num_done = Output().size();
+  EXPECT_GE(num_done, 2u);
+  EXPECT_LE(num_done, 20u);
+  stop_ = false;
+  options_.resume = true;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Output().size(), 40u);
+}
+
+TEST_F(ScoringJob, OnlyAsManyRequestsAsPlacesAreUnderWay) {
+  WriteInput(Lines(60));
+  int64_t num_prompts = 0, max_under_way = 0;
+  const auto count = [&](const Engine& engine, const Request& request) {
+    num_prompts += request.rivals.empty() ? 0 : 1;
+    max_under_way = std::max(max_under_way, num_prompts - std::ssize(Output()));
+    EXPECT_LE(engine.num_waiting(), 2 * engine_.batch_size);
+  };
+  ASSERT_TRUE(RunWatched({.on_submit = count}).ok());
+  EXPECT_EQ(num_prompts, 60);
+  EXPECT_EQ(max_under_way, engine_.batch_size);
 }
 
 TEST_F(ScoringJob, ClassifyWritesTheBestChoice) {

@@ -92,8 +92,12 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
 std::string TextOf(const Cost& cost) {
   std::string text = FormatPromptReport(cost.prompts);
   if (cost.estimate.has_value()) {
-    text += fmt::format("predicted with --policy auto: {:.3g} s, {:.1f} tokens per second, if no answer ends early\n",
-                        cost.estimate->total_s(), cost.estimate->generation_tokens_per_s());
+    text += fmt::format("predicted with --policy auto: {:.3g} s", cost.estimate->total_s());
+    if (cost.prompts.new_tokens > 0) {
+      text +=
+          fmt::format(", {:.1f} tokens per second, if no answer ends early", cost.estimate->generation_tokens_per_s());
+    }
+    text += "\n";
   } else if (cost.prompts.num_prompts > 0 && cost.plan_status.ok()) {
     text += "no prediction of the time: penstock probe --model DIR has not measured this machine yet\n";
   }

@@ -4,6 +4,7 @@
 #include "penstock/cli/commands.h"
 #include "penstock/cli/stop_signals.h"
 #include "penstock/job/merge.h"
+#include "penstock/job/stats.h"
 
 namespace penstock::cli {
 
@@ -12,6 +13,7 @@ absl::StatusOr<int> MergeCommand(const MergeFlags& flags) {
   if (!summary.note.empty()) LogWarning("{}", Printable(summary.note));
   LogInfo("{} results of {} shards are in {}, {} failed", summary.num_results, flags.merge.part_paths.size(),
           Printable(flags.merge.output_path), summary.num_failed);
+  if (summary.labels.num_labelled > 0) LogInfo("accuracy {}", AccuracyText(summary.labels));
   return 0;
 }
 

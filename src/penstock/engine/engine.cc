@@ -299,7 +299,10 @@ std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
 
 absl::Status EngineImpl::Check(const Request& request) const {
   PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
-  PENSTOCK_RETURN_IF_ERROR(CheckPrompt(request.prompt_ids, model_->config.vocab_size, policy().plan.context_length));
+  // The last token of a text predicts nothing if nothing follows, so it takes no position.
+  const int64_t num_behind = request.sampling.max_tokens > 0 ? 1 : request.rivals.empty() ? -1 : 0;
+  PENSTOCK_RETURN_IF_ERROR(
+      CheckPrompt(request.prompt_ids, model_->config.vocab_size, policy().plan.context_length, num_behind));
   for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(CheckIds({&id, 1}));
   for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(CheckIds(word));
   PENSTOCK_RETURN_IF_ERROR(CheckIds(request.sampling.stop_token_ids));
@@ -308,8 +311,10 @@ absl::Status EngineImpl::Check(const Request& request) const {
     return InputError("rivals: only a prompt that is scored, with max_tokens 0 and prompt_logprobs, has them");
   }
   const int64_t last_scored = std::ssize(request.prompt_ids) - (request.rivals.empty() ? 1 : 0);
-  if (request.first_scored < 0 || request.first_scored > last_scored) {
-    return InputError("first_scored: expected a number from 0 to {}, found {}", last_scored, request.first_scored);
+  const int64_t min_scored = request.rivals.empty() ? 0 : 1;
+  if (request.first_scored < min_scored || request.first_scored > last_scored) {
+    return InputError("first_scored: expected a number from {} to {}, found {}", min_scored, last_scored,
+                      request.first_scored);
   }
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
@@ -321,11 +326,11 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   PENSTOCK_RETURN_IF_ERROR(Check(request));
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   // Generation ends at the context's end with finish reason "length".
-  request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt);
+  request.sampling.max_tokens =
+      std::max<int64_t>(0, std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt));
   const RequestId id = next_request_id_++;
   waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
   num_waiting_tokens_ += num_prompt;
-  Admit();
   return id;
 }
 

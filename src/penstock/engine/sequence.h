@@ -35,7 +35,7 @@ class Sequence {
   bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
   int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
   // Returns the maximum number of positions that the sequence can take.
-  int64_t max_positions() const { return num_prompt_tokens_ + sampling_.max_tokens; }
+  int64_t max_positions() const { return num_prompt_tokens_ - num_unwanted_ + sampling_.max_tokens; }
   int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
   std::span<const TokenId> generated_ids() const { return token_ids().subspan(num_prompt_tokens_); }
   const TokenHistory& history() const { return history_; }

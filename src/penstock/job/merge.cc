@@ -178,6 +178,7 @@ absl::Status FindResults(const Parts& parts, const std::atomic<bool>& stop, Part
     }
     ++part.num_found;
     if (result.failed) ++summary.num_failed;
+    if (result.labels.has_value()) summary.labels.Add(*result.labels);
     return index.Set(result.input_line, {.part = static_cast<uint32_t>(part.shard.index),
                                          .num_bytes = static_cast<uint32_t>(result.line.text.size()),
                                          .offset = result.line.offset});

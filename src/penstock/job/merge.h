@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/job/result_line.h"
 
 namespace penstock {
 
@@ -20,6 +21,7 @@ struct MergeOptions {
 struct MergeSummary {
   int64_t num_results = 0;
   int64_t num_failed = 0;  // results that are error records
+  LabelCounts labels;      // of results that say whether they are correct
   std::string note;        // why the lines may differ from those of a run of the whole job; usually empty
 };
 

@@ -32,7 +32,7 @@ std::string FormatLeft(const ProgressCounts& counts, const EngineStats& stats, d
   const auto num_left = static_cast<double>(counts.num_requests - counts.num_done);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (num_left <= 0 || compute_s <= 0) return "";
-  const bool knows = num_now > 0 && counts.finished.answer > 0;
+  const bool knows = num_now > 0 && counts.finished.prompt + counts.finished.answer > 0;
   const double num_known = knows ? num_now : 1;
   const TokenCounts& known = knows ? counts.finished : counts.max_expected;
   const auto seconds_left = [&](double tokens, int64_t num_done, double seconds) {
@@ -83,7 +83,9 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   if (counts.num_failed > 0) done += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0 && elapsed_s > 0) {
-    done += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / elapsed_s);
+    const bool generates = stats.generated_tokens > 0 || counts.finished.answer > 0;
+    const int64_t num_tokens = generates ? stats.generated_tokens : stats.prompt_tokens;
+    done += fmt::format(", {:.1f} {}tokens/s", static_cast<double>(num_tokens) / elapsed_s, generates ? "" : "prompt ");
     if (predicted_tokens_per_s > 0) done += fmt::format(" of {:.1f} predicted", predicted_tokens_per_s);
   }
   // A lane that is always busy limits the job.

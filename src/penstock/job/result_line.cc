@@ -57,7 +57,7 @@ int64_t NumChars(const std::string& text) {
 
 std::vector<ChoiceScore> ScoresOf(const RequestResult& result) {
   std::vector<ChoiceScore> scores;
-  for (const ResultChoice& choice : result.choices) scores.push_back(ScoreOf(choice.completion.logprobs));
+  for (const ResultChoice& choice : result.choices) scores.push_back(choice.score);
   return scores;
 }
 
@@ -82,8 +82,7 @@ json::object Classification(const RequestResult& result) {
   return fields;
 }
 
-void AppendScore(const Completion& completion, std::string& out) {
-  const ChoiceScore score = ScoreOf(completion.logprobs);
+void AppendScore(const ChoiceScore& score, std::string& out) {
   out += fmt::format(R"(,"logprob":{},"num_tokens":{},"is_greedy":{})", JsonText(score.logprob), score.num_tokens,
                      score.is_greedy);
 }
@@ -103,12 +102,15 @@ void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_n
   } else if (chat) {
     AppendChatLogprobs(choice.completion.logprobs, token_text, out);
   } else {
-    AppendCompletionLogprobs(choice.completion, result.echoes_prompt, result.logprobs, token_text, out);
+    const TextBegins begins = result.is_scored       ? TextBegins::kBefore
+                              : result.echoes_prompt ? TextBegins::kWithPrompt
+                                                     : TextBegins::kWithAnswer;
+    AppendCompletionLogprobs(choice.completion, begins, result.logprobs, token_text, out);
   }
   if (!chat && result.shown_prompt_logprobs >= 0) {
     AppendPromptLogprobs(choice.completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
   }
-  if (result.is_scored) AppendScore(choice.completion, out);
+  if (result.is_scored) AppendScore(choice.score, out);
   const bool stopped = choice.completion.finish_reason == FinishReason::kStop;
   const bool calls = stopped && !choice.answer.tool_calls.empty();
   out += fmt::format(R"(,"finish_reason":"{}")", calls ? "tool_calls" : stopped ? "stop" : "length");

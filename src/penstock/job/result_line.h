@@ -30,9 +30,24 @@ struct ResultHead {
   LinePlace place = {};
 };
 
+// The log-likelihood of a given choice: the sum of its tokens' log-probabilities.
+struct ChoiceScore {
+  double logprob = 0;
+  int64_t num_tokens = 0;
+  bool is_greedy = true;  // each of its tokens is the most likely one
+
+  // Adds the next token. REQUIRES: it has an alternative.
+  void Add(const TokenLogprobs& token) {
+    logprob += token.chosen.logprob;
+    is_greedy = is_greedy && token.chosen.token_id == token.top[0].token_id;
+    ++num_tokens;
+  }
+};
+
 struct ResultChoice {
-  Completion completion;   // the last turn's
+  Completion completion;   // the last turn's; of a given choice only its text, and its log-probabilities if requested
   ChatAnswer answer = {};  // the same, split into its parts; not for kCompletion
+  ChoiceScore score = {};  // of a given choice
 };
 
 struct RequestResult {
@@ -46,7 +61,7 @@ struct RequestResult {
   bool echoes_prompt = false;         // log-probabilities begin with those of the prompt
   std::string prompt = {};            // that the text of a completion begins with
   int shown_prompt_logprobs = -1;     // alternatives in the field prompt_logprobs; -1: no such field
-  bool is_scored = false;             // the choices were given, and have log-probabilities with alternatives
+  bool is_scored = false;             // the choices were given
   bool is_short = false;              // if scored: only the best choice is written in full
   std::optional<int64_t> label = {};  // if scored: the index of the right choice
 };

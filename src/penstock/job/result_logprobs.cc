@@ -38,15 +38,15 @@ struct ShownToken {
   bool has_logprob = true;
 };
 
-std::vector<ShownToken> ShownTokens(const Completion& completion, bool with_prompt, const TokenText& token_text) {
+std::vector<ShownToken> ShownTokens(const Completion& completion, TextBegins begins, const TokenText& token_text) {
   std::vector<ShownToken> shown;
   bool begins_text = true;  // special tokens show nothing, so the text begins behind them
-  for (size_t i = 0; with_prompt && i < completion.prompt_logprobs.size(); ++i) {
+  for (size_t i = 0; begins == TextBegins::kWithPrompt && i < completion.prompt_logprobs.size(); ++i) {
     shown.push_back({&completion.prompt_logprobs[i], begins_text, i > 0});
     begins_text = begins_text && token_text(completion.prompt_logprobs[i].chosen.token_id, begins_text).empty();
   }
   for (size_t i = 0; i < completion.logprobs.size(); ++i) {
-    shown.push_back({&completion.logprobs[i], !with_prompt && i == 0, true});
+    shown.push_back({&completion.logprobs[i], begins == TextBegins::kWithAnswer && i == 0, true});
   }
   return shown;
 }
@@ -96,9 +96,9 @@ void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenTex
   out += R"(,"refusal":null})";
 }
 
-void AppendCompletionLogprobs(const Completion& completion, bool with_prompt, int num_top, const TokenText& token_text,
+void AppendCompletionLogprobs(const Completion& completion, TextBegins begins, int num_top, const TokenText& token_text,
                               std::string& out) {
-  const std::vector<ShownToken> tokens = ShownTokens(completion, with_prompt, token_text);
+  const std::vector<ShownToken> tokens = ShownTokens(completion, begins, token_text);
   const auto bytes_of = [&](size_t i) { return token_text(tokens[i].token->chosen.token_id, tokens[i].begins_text); };
   out += R"({"tokens":)";
   AppendList(

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -26,9 +27,14 @@ void AppendList(size_t count, absl::FunctionRef<std::string(size_t)> item, std::
 
 // Appends the object `logprobs` of a chat completion.
 void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenText& token_text, std::string& out);
-// Appends the object `logprobs` of a completion; with an echo also the prompt's. `text_offset` counts characters from
-// the start of the text.
-void AppendCompletionLogprobs(const Completion& completion, bool with_prompt, int num_top, const TokenText& token_text,
+// The beginning of the text to which listed tokens belong: the first token of a text may lose a leading space.
+enum class TextBegins : uint8_t {
+  kWithPrompt,  // the prompt's tokens are listed, too (echo)
+  kWithAnswer,
+  kBefore,  // the tokens continue a text
+};
+// Appends the object `logprobs` of a completion. `text_offset` counts characters from the first listed token.
+void AppendCompletionLogprobs(const Completion& completion, TextBegins begins, int num_top, const TokenText& token_text,
                               std::string& out);
 // Appends vLLM's field `prompt_logprobs`: for each token of the prompt an object with token ids as keys, null for the
 // first one.

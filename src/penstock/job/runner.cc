@@ -1,7 +1,6 @@
 #include "penstock/job/runner.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include <xxhash.h>
@@ -44,10 +43,8 @@ absl::Status Runner::Run(const std::atomic<bool>& stop) {
 
 absl::Status Runner::Loop(const std::atomic<bool>& stop) {
   while (true) {
-    if (!stop.load()) {
-      PENSTOCK_RETURN_IF_ERROR(SubmitFurther());
-      if (further_.empty()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
-    }
+    PENSTOCK_RETURN_IF_ERROR(SubmitFurther());
+    if (!stop.load() && further_.empty()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
     if (stop.load() && !drain_until_.has_value()) BeginDrain();
     const bool is_idle = args_.engine.idle() && further_.empty();
     const bool is_stopping = drain_until_.has_value();
@@ -68,12 +65,15 @@ absl::Status Runner::Loop(const std::atomic<bool>& stop) {
 void Runner::BeginDrain() {
   drain_until_ =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(args_.drain_s));
-  for (const Place& place : further_) place.active->num_left = 0;
-  further_.clear();
   for (const RequestId id : args_.engine.DropWaiting()) {
     const auto found = active_.find(id);
-    found->second.active->num_left = 0;
+    const Place place = found->second;
     active_.erase(found);
+    if (place.active->is_scored.has_value() && place.choice_idx != kOfPrompt) {
+      further_.push_back(place);  // its request is under way
+    } else {
+      place.active->num_left = 0;
+    }
   }
   if (args_.drain_s > 0 && args_.engine.num_running() > 0) {
     LogInfo("stopping: {} requests under way have {:.0f} s to finish; a second signal stops at once",
@@ -98,17 +98,16 @@ absl::Status Runner::FinishAll(std::vector<Completion> finished) {
   return fault.ok() ? fault : AnnotateStop(fault);
 }
 
-// Requests are started until all places are taken, or one must wait for KV pages. Then as many more are read ahead.
-bool Runner::WantsMore() const {
+bool Runner::WantsMore(int64_t max_waiting) const {
   const Engine& engine = args_.engine;
-  const int64_t places = std::max<int64_t>(1, engine.memory_plan().batch_size);
   if (engine.num_waiting() == 0) return true;
-  return engine.num_waiting() < places && engine.num_waiting_tokens() < kReadAheadTokens;
+  return engine.num_waiting() < max_waiting && engine.num_waiting_tokens() < kReadAheadTokens;
 }
 
+// Requests are started until all places are taken, or one must wait for KV pages. Then as many more are read ahead.
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
   Line line;
-  while (!at_end_ && !stop.load() && WantsMore()) {
+  while (!at_end_ && !stop.load() && num_scored_ < num_places() && WantsMore(num_places())) {
     const InputFile& left = reader_.file();  // the reader may go on to the next file
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
     PENSTOCK_ASSIGN_OR_RETURN(const bool left_changed, left.LooksChanged());
@@ -145,12 +144,14 @@ absl::Status Runner::SubmitAs(Request request, const std::shared_ptr<Active>& ac
 absl::Status Runner::SubmitScoredPrompt(const std::shared_ptr<Active>& active) {
   PENSTOCK_ASSIGN_OR_RETURN(active->scored, ScoredPromptOf(prompts_, active->request));
   active->num_left = 1;
+  active->is_scored.emplace(num_scored_);
   return SubmitAs(FirstScoringRequest(active->scored, active->sampling.logprobs), active, kOfPrompt);
 }
 
 absl::Status Runner::TakeScoredPrompt(const std::shared_ptr<Active>& active, Completion completion) {
   active->prompt_tokens = completion.num_prompt_tokens;
-  active->choices = FirstScores(active->request.choices, std::move(completion), token_text_);
+  active->choices =
+      FirstScores(active->request.choices, std::move(completion), active->sampling.logprobs >= 0, token_text_);
   active->num_left = 0;
   for (size_t i = 0; i < active->choices.size(); ++i) {
     const auto num_tokens = std::ssize(active->scored.choices[i]);
@@ -163,13 +164,14 @@ absl::Status Runner::TakeScoredPrompt(const std::shared_ptr<Active>& active, Com
 }
 
 absl::Status Runner::SubmitFurther() {
-  while (!further_.empty() && WantsMore()) {
+  while (!further_.empty() && WantsMore(2 * num_places())) {
     const auto [active, choice_idx] = further_.front();
     further_.pop_front();
     if (active->num_left == 0) continue;  // another choice of the request has failed
     const absl::Status status =
         SubmitAs(FurtherScoringRequest(active->scored, choice_idx, active->sampling.logprobs), active, choice_idx);
-    if (!status.ok()) PENSTOCK_RETURN_IF_ERROR(GiveUp(*active, status));
+    if (status.ok()) continue;
+    PENSTOCK_RETURN_IF_ERROR(GiveUp(*active, Annotate(status, fmt::format("choices: number {}", choice_idx + 1))));
   }
   return absl::OkStatus();
 }
@@ -248,10 +250,14 @@ absl::Status Runner::Finish(Completion completion) {
     active->num_left = 0;
     return WriteFailure(*active, completion.status);
   }
+  active->given_tokens += completion.num_prompt_tokens;
   if (choice_idx == kOfPrompt) return TakeScoredPrompt(active, std::move(completion));
   if (!active->request.choices.empty()) {
-    std::vector<TokenLogprobs>& logprobs = active->choices[choice_idx].completion.logprobs;
-    std::ranges::move(completion.prompt_logprobs, std::back_inserter(logprobs));
+    ResultChoice& choice = active->choices[choice_idx];
+    for (TokenLogprobs& token : completion.prompt_logprobs) {
+      choice.score.Add(token);
+      if (active->sampling.logprobs >= 0) choice.completion.logprobs.push_back(std::move(token));
+    }
     return --active->num_left > 0 ? absl::OkStatus() : WriteFinished(*active);
   }
   if (choice_idx == 0) active->prompt_tokens += completion.num_prompt_tokens;
@@ -282,8 +288,8 @@ absl::Status Runner::WriteFinished(Active& active) {
                                 .is_short = args_.task == JobTask::kClassify,
                                 .label = active.request.label};
   if (result.label.has_value()) counts_.labels.Add(LabelsOf(result));
-  counts_.finished.prompt += static_cast<double>(active.prompt_tokens);
-  counts_.finished.answer += static_cast<double>(active.completion_tokens);
+  counts_.finished.prompt += static_cast<double>(active.given_tokens);
+  if (!result.is_scored) counts_.finished.answer += static_cast<double>(active.completion_tokens);
   return WriteResult(FormatResult(active.head, result, token_text_));
 }
 

@@ -4,6 +4,7 @@
 // these the ones whose prompts begin like those that it has computed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -63,16 +64,29 @@ class Runner {
   const ProgressCounts& counts() const { return counts_; }
 
  private:
+  // Counts the objects that live.
+  class Counted {
+   public:
+    explicit Counted(int64_t& count) : count_(&count) { ++count; }
+    ~Counted() { --*count_; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+
+   private:
+    int64_t* count_;
+  };
   struct Active {
     ResultHead head;
     JobRequest request;
     SamplingParams sampling;
     std::vector<std::string> answers;  // answers to the turns so far
     std::vector<ResultChoice> choices;
-    ScoredPrompt scored;   // of a request with choices
+    ScoredPrompt scored;  // of a request with choices
+    std::optional<Counted> is_scored;
     int64_t num_left = 0;  // answers that are not finished
     int64_t prompt_tokens = 0;
     int64_t completion_tokens = 0;
+    int64_t given_tokens = 0;  // of all prompts that the engine got, those of choices, too
   };
 
   absl::Status Loop(const std::atomic<bool>& stop);
@@ -80,14 +94,17 @@ class Runner {
   void BeginDrain();
   // Takes the requests that finished. A fault of the machine ends the job; the other requests are written first.
   absl::Status FinishAll(std::vector<Completion> finished);
-  bool WantsMore() const;
+  int64_t num_places() const { return std::max<int64_t>(1, args_.engine.memory_plan().batch_size); }
+  // Whether the engine may have this many requests that wait, besides those that it runs.
+  bool WantsMore(int64_t max_waiting) const;
   absl::Status Fill(const std::atomic<bool>& stop);
   absl::Status StartLine(const Line& line);
   // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
   // Submits the prompt of a request with choices. Its last row scores their first tokens. Then choices of several
-  // tokens wait in further_, from where the engine gets them as it has room.
+  // tokens wait in further_, from where the engine gets them as it has room. Only as many such requests are under way
+  // as there are places, so that the KV entries of a prompt stay until its choices need them.
   absl::Status SubmitScoredPrompt(const std::shared_ptr<Active>& active);
   absl::Status TakeScoredPrompt(const std::shared_ptr<Active>& active, Completion completion);
   absl::Status SubmitFurther();
@@ -115,6 +132,7 @@ class Runner {
     std::shared_ptr<Active> active;
     size_t choice_idx = 0;  // kOfPrompt: the prompt of a request with choices
   };
+  int64_t num_scored_ = 0;  // requests with choices under way
   absl::flat_hash_map<RequestId, Place> active_;
   std::deque<Place> further_;  // choices that are not submitted yet
   ProgressCounts counts_;

@@ -71,26 +71,18 @@ Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int
   return request;
 }
 
-std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Completion of_prompt,
+std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Completion of_prompt, bool keeps_logprobs,
                                       const TokenText& token_text) {
   std::vector<ResultChoice> choices(texts.size());
   for (size_t i = 0; i < choices.size(); ++i) {
     Completion& choice = choices[i].completion;
-    choice.logprobs.push_back(std::move(of_prompt.rivals[i]));
+    choices[i].score.Add(of_prompt.rivals[i]);
+    if (keeps_logprobs) choice.logprobs.push_back(std::move(of_prompt.rivals[i]));
     choice.finish_reason = FinishReason::kLength;
     choice.text = texts[i].text;
     for (const TokenId id : texts[i].ids) choice.text += token_text(id, /*begins_text=*/false);
   }
   return choices;
-}
-
-ChoiceScore ScoreOf(const std::vector<TokenLogprobs>& tokens) {
-  ChoiceScore score{.num_tokens = std::ssize(tokens)};
-  for (const TokenLogprobs& token : tokens) {
-    score.logprob += token.chosen.logprob;
-    score.is_greedy = score.is_greedy && token.chosen.token_id == token.top[0].token_id;
-  }
-  return score;
 }
 
 int64_t BestChoice(const std::vector<ChoiceScore>& scores, const std::vector<int64_t>& num_chars) {

@@ -34,19 +34,11 @@ Request FirstScoringRequest(const ScoredPrompt& scored, int num_top);
 // Returns the request that scores the further tokens of a choice. REQUIRES: it has several.
 Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top);
 
-// Returns the choices with the log-probabilities of their first tokens, which the first request has found. `texts` are
-// the request's choices; the text of one that has only ids is made by `token_text`.
-std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Completion of_prompt,
+// Returns the choices with the scores of their first tokens, which the first request has found. Keeps the tokens'
+// log-probabilities if `keeps_logprobs`. `texts` are the request's choices; `token_text` makes the text of one that has
+// only ids.
+std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Completion of_prompt, bool keeps_logprobs,
                                       const TokenText& token_text);
-
-// A choice's log-likelihood: the sum of its tokens' log-probabilities.
-struct ChoiceScore {
-  double logprob = 0;
-  int64_t num_tokens = 0;
-  bool is_greedy = true;  // each of its tokens is the most likely one
-};
-// Each token comes with at least one alternative.
-ChoiceScore ScoreOf(const std::vector<TokenLogprobs>& tokens);
 
 // Returns the first choice with the largest log-likelihood. With `num_chars` [num_choices], each is divided by the
 // number of its characters, at least one.

@@ -161,11 +161,14 @@ std::string FormatStatsOfError(const absl::Status& error) {
   return std::string(json::serialize(stats)) + "\n";
 }
 
-std::string FormatAccuracy(const LabelCounts& labels) {
-  if (labels.num_labelled == 0) return "";
-  return fmt::format("accuracy        {:.1f}% ({} of {}), by log-likelihood per character {:.1f}%\n",
+std::string AccuracyText(const LabelCounts& labels) {
+  return fmt::format("{:.1f}% ({} of {}), by log-likelihood per character {:.1f}%",
                      100 * labels.Share(labels.num_correct), labels.num_correct, labels.num_labelled,
                      100 * labels.Share(labels.num_correct_per_char));
+}
+
+std::string FormatAccuracy(const LabelCounts& labels) {
+  return labels.num_labelled == 0 ? "" : fmt::format("accuracy        {}\n", AccuracyText(labels));
 }
 
 std::string FormatSummary(const JobNumbers& numbers) {

@@ -69,7 +69,9 @@ std::string FormatStats(const JobNumbers& numbers);
 std::string FormatStatsOfError(const absl::Status& error);
 
 std::string FormatSummary(const JobNumbers& numbers);
-// Returns "accuracy        71.3% (713 of 1000), by log-likelihood per character 70.1%\n"; nothing without labels.
+// Returns "71.3% (713 of 1000), by log-likelihood per character 70.1%". REQUIRES: there are labels.
+std::string AccuracyText(const LabelCounts& labels);
+// Returns the same as a line of the summary; nothing without labels.
 std::string FormatAccuracy(const LabelCounts& labels);
 
 // Returns the most memory that this process ever had resident; 0 when /proc does not tell.

@@ -55,13 +55,13 @@ class Validator {
  private:
   absl::Status AddPrompts(JobRequest& request, const LinePlace& place) {
     const int64_t context_length = job_.maker.model.context_length;
+    if (!request.choices.empty()) return AddScored(request, place);
     const SamplingParams sampling = Overlay(job_.sampling, request.sampling);
     PENSTOCK_RETURN_IF_ERROR(ValidateSampling(sampling));
     PENSTOCK_RETURN_IF_ERROR(CheckTokenIds(sampling.stop_token_ids, job_.maker.model.vocab_size));
     for (const auto& [id, bias] : sampling.logit_bias) {
       PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size));
     }
-    if (!request.choices.empty()) return AddScored(request, place);
     const bool shares = job_.shares_prefixes && sampling.prompt_logprobs < 0;
     const int64_t max_tokens = sampling.max_tokens;
     const size_t num_turns = std::max<size_t>(1, request.turns.size());
@@ -81,10 +81,10 @@ class Validator {
 
   absl::Status AddScored(JobRequest& request, const LinePlace& place) {
     PENSTOCK_ASSIGN_OR_RETURN(const ScoredPrompt scored, ScoredPromptOf(job_.maker, request));
-    const auto check = [&](std::span<const TokenId> ids) {
-      return CheckPrompt(ids, job_.maker.model.vocab_size, job_.maker.model.context_length);
+    const auto check = [&](std::span<const TokenId> ids, int64_t num_behind) {
+      return CheckPrompt(ids, job_.maker.model.vocab_size, job_.maker.model.context_length, num_behind);
     };
-    PENSTOCK_RETURN_IF_ERROR(check(scored.prompt));
+    PENSTOCK_RETURN_IF_ERROR(check(scored.prompt, 0));
     const auto num_prompt = std::ssize(scored.prompt);
     int64_t num_given = num_prompt, longest = num_prompt;
     int64_t num_computed = job_.shares_prefixes ? pages_.Add(scored.prompt) : num_prompt;
@@ -92,7 +92,8 @@ class Validator {
       PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({scored.choices[i].data(), 1}, job_.maker.model.vocab_size));
       if (scored.choices[i].size() == 1) continue;
       const Request further = FurtherScoringRequest(scored, i, /*num_top=*/1);
-      PENSTOCK_RETURN_IF_ERROR(check(further.prompt_ids));
+      PENSTOCK_RETURN_IF_ERROR(check(further.prompt_ids, -1));
+      ++report_.num_prompts;
       const auto num_tokens = std::ssize(further.prompt_ids);
       num_given += num_tokens;
       num_computed += num_tokens - 1 - (job_.shares_prefixes ? num_prompt : 0);
@@ -148,7 +149,8 @@ Workload WorkloadOf(const PromptReport& report) {
 
 std::string FormatPromptReport(const PromptReport& report) {
   std::string text = fmt::format(
-      "{} prompts of {} tokens together (each turn and each further answer has a prompt): at most {} tokens must be "
+      "{} prompts of {} tokens together (each turn, further answer, and choice of several tokens has a prompt): at "
+      "most {} tokens must be "
       "computed, the others begin like earlier prompts; answers of at most {} tokens\n",
       report.num_prompts, report.prompt_tokens, report.computed_tokens, report.new_tokens);
   if (report.longest_prompt > 0) {

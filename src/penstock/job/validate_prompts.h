@@ -17,7 +17,7 @@
 namespace penstock {
 
 struct PromptReport {
-  int64_t num_prompts = 0;  // each turn and each further answer has one
+  int64_t num_prompts = 0;  // each turn, further answer, and choice of several tokens has one
   // Tokens of all prompts. In later turns, the answers between the questions are left out.
   int64_t prompt_tokens = 0;
   // Those that are computed when common beginnings are shared in whole KV pages, and all pages stay in memory. Engines

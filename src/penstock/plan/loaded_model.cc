@@ -130,10 +130,16 @@ absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length) {
+absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length, int64_t num_behind) {
   PENSTOCK_RETURN_IF_ERROR(CheckTokenIds(ids, vocab_size));
   if (ids.empty()) return InputError("the prompt has no tokens");
-  if (std::ssize(ids) < context_length) return absl::OkStatus();
+  if (std::ssize(ids) + num_behind <= context_length) return absl::OkStatus();
+  if (num_behind <= 0) {
+    return InputError(
+        "the text has {} tokens, and all but its last one must fit the context length of {} "
+        "(--context-length)",
+        std::ssize(ids) + num_behind + 1, context_length);
+  }
   return InputError(
       "the prompt has {} tokens, and with an answer it must fit the context length of {} (--context-length)",
       ids.size(), context_length);

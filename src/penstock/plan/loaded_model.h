@@ -44,8 +44,9 @@ struct LoadedModel {
 
 // Returns kInput for token ids outside of the vocabulary.
 absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size);
-// Returns kInput for a prompt that is empty, has such ids, or leaves no room for an answer.
-absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length);
+// Returns kInput for a prompt that is empty, has such ids, or leaves no room for `num_behind` more tokens.
+absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length,
+                         int64_t num_behind = 1);
 
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length);
 

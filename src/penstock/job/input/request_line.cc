@@ -211,7 +211,7 @@ void ReadLabel(FieldReader& fields, JobRequest& request) {
   const std::string_view text = View(label->get_string());
   const auto find = [&](const auto& is_same) {
     for (int64_t i = 0; i < num_choices && !request.label.has_value(); ++i) {
-      if (is_same(request.choices[i].text)) request.label = i;
+      if (!request.choices[i].text.empty() && is_same(request.choices[i].text)) request.label = i;
     }
   };
   find([&](std::string_view choice) { return choice == text; });
@@ -246,11 +246,12 @@ void ReadChoices(FieldReader& fields, JobRequest& request) {
   if (request.kind == RequestKind::kTurns) {
     fields.Fail("unsupported", "choices", "turns have none; give messages");
   }
-  for (const std::string_view name : {"n", "echo", "prompt_logprobs"}) {
-    const json::value* value = fields.Find(name);
-    if (value == nullptr || *value == json::value(false) || *value == json::value(1)) continue;
-    fields.Fail("unsupported", name, "nothing is generated from a prompt with choices; leave one of the two out");
-  }
+  const auto refuse = [&](std::string_view name, bool is_given) {
+    if (is_given) fields.Fail("unsupported", name, "a prompt with choices is only scored; leave one of the two out");
+  };
+  refuse("n", fields.Integer("n", 1, kMaxAnswers).value_or(1) > 1);
+  refuse("echo", fields.Bool("echo").value_or(false));
+  refuse("prompt_logprobs", fields.Find("prompt_logprobs") != nullptr);
   ReadLabel(fields, request);
 }
 

@@ -101,20 +101,8 @@ uint64_t BytesToParse(std::string_view text) {
          kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
 }
 
-// Upper limits of the tokens in a request's choices: each has at least one byte of a text.
-struct ChoiceTokens {
-  int64_t longest = 0;
-  int64_t sum = 0;
-};
-ChoiceTokens ChoiceTokensOf(const JobRequest& request) {
-  ChoiceTokens tokens;
-  for (const ScoredText& choice : request.choices) {
-    const int64_t of_choice = std::ssize(choice.text) + std::ssize(choice.ids);
-    tokens.longest = std::max(tokens.longest, of_choice);
-    tokens.sum += of_choice;
-  }
-  return tokens;
-}
+// Returns the maximum number of tokens in a choice: each has at least one byte of a text.
+int64_t MaxTokensOf(const ScoredText& choice) { return std::ssize(choice.text) + std::ssize(choice.ids); }
 
 // Returns the tokens of a request's prompt and answer, in whole KV pages. A text has about three bytes per token.
 int64_t EstimatePositions(const Line& line, const JobRequest& request, int64_t max_tokens) {
@@ -199,6 +187,24 @@ void CountParsing(const Line& line, const LinePlace& place, InputReport& report)
   report.costliest_line = place;
 }
 
+// Counts what a request with choices holds, and sets what its engine requests ask for.
+void CountChoices(const JobRequest& request, SamplingParams& params, InputReport& report) {
+  if (request.choices.empty()) return;
+  uint64_t text_bytes = 0;
+  int64_t num_tokens = 0;
+  params.max_tokens = 0;
+  for (const ScoredText& choice : request.choices) {
+    text_bytes += 2 * choice.text.size();
+    num_tokens += MaxTokensOf(choice);
+    params.max_tokens = std::max(params.max_tokens, MaxTokensOf(choice));  // behind the prompt
+  }
+  report.max_choices = std::max(report.max_choices, std::ssize(request.choices));
+  report.max_choice_bytes = std::max(report.max_choice_bytes, text_bytes);
+  report.max_choice_tokens = std::max(report.max_choice_tokens, num_tokens);
+  report.max_logprobs = std::max(report.max_logprobs, 1);  // whether a token is the most likely one
+  if (params.logprobs >= 0) report.max_listed_tokens = std::max(report.max_listed_tokens, num_tokens);
+}
+
 void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, Beginnings& beginnings,
                  InputReport& report) {
   report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
@@ -214,11 +220,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
-  if (const ChoiceTokens tokens = ChoiceTokensOf(parsed.request); tokens.sum > 0) {
-    params.max_tokens = tokens.longest;
-    params.logprobs = std::max(params.logprobs, 1);
-    report.max_scored_tokens = std::max(report.max_scored_tokens, tokens.sum);
-  }
+  CountChoices(parsed.request, params, report);
   report.max_further_tokens =
       std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
   if (!parsed.error.has_value()) {
@@ -228,7 +230,8 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
     report.num_drawn += temperature.value_or(0) > 0 ? 1 : 0;
     // A sum, until the last line has been read.
     report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
-    CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), beginnings, report.prompts);
+    const int64_t max_tokens = parsed.request.choices.empty() ? std::min<int64_t>(params.max_tokens, kMaxContext) : 0;
+    CountPrompts(parsed.request, max_tokens, beginnings, report.prompts);
   }
   report.max_logprobs = std::max({report.max_logprobs, params.logprobs, params.prompt_logprobs});
   // A prompt has at most as many tokens as the context. An echo with log-probabilities lists the prompt's again.
@@ -292,18 +295,26 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   memory.bytes += num_further * request_bytes;
   memory.bytes_per_sequence +=
       kAnswerBytesPerToken * std::min(static_cast<uint64_t>(report.max_further_tokens), num_further * context);
+  // Requests with choices: their texts and tokens, and an engine request for each choice of several tokens. Of these
+  // one runs and two wait for each place, and each has the prompt's tokens.
+  const uint64_t max_choice_tokens = static_cast<uint64_t>(report.max_choices) * context;
+  if (report.max_choices > 0) {
+    constexpr uint64_t kChoiceBytes = 320;
+    memory.bytes_per_sequence +=
+        request_bytes + report.max_choice_bytes + kChoiceBytes * static_cast<uint64_t>(report.max_choices) +
+        sizeof(TokenId) * std::min(static_cast<uint64_t>(report.max_choice_tokens), max_choice_tokens);
+  }
   if (report.max_logprobs < 0) return memory;
   const uint64_t values = 1 + static_cast<uint64_t>(report.max_logprobs);
   memory.bytes_per_position = 32 + values * sizeof(TokenLogprob);
-  // Choices that were scored wait until the last one of their request is. A token has a vector of alternatives, and a
-  // growing vector twice its size.
-  const auto scored_tokens = static_cast<uint64_t>(report.max_scored_tokens);
-  memory.bytes_per_sequence +=
-      2 * scored_tokens * (sizeof(TokenId) + 2 * (sizeof(TokenLogprobs) + 16 + values * sizeof(TokenLogprob)));
+  // Log-probabilities of choices wait until the last choice of their request is scored. Growing vectors have up to
+  // twice their size.
+  const auto listed_tokens = std::min(static_cast<uint64_t>(report.max_listed_tokens), max_choice_tokens);
+  memory.bytes_per_sequence += listed_tokens * (2 * sizeof(TokenLogprobs) + 16 + values * sizeof(TokenLogprob));
   // Results are written one at a time, with {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}
   // for each value. A growing string holds up to three times its text.
   constexpr uint64_t kResultBytesPerValue = 330;
-  memory.bytes += (scored_tokens + static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length))) *
+  memory.bytes += (listed_tokens + static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length))) *
                   values * kResultBytesPerValue * (report.lists_logprobs_twice ? 2 : 1);
   return memory;
 }
