@@ -127,6 +127,15 @@ def check_probe(ranks):
     assert json.loads(done.stdout)["schedules"][0]["lanes"]["to_ranks"] > 0, done.stdout
 
 
+def check_plan(ranks, expected):
+    """Rank 0 plans for all ranks, with the network that they measure; the others take its policy."""
+    ranks.penstock.run("probe", "--model", program.DEMO_MODEL, "--threads", 1, "--seconds", 1, "--quiet")
+    output, stats = ranks.folder / "planned.jsonl", ranks.folder / "planned.json"
+    code, stderr = ranks.run(2, output, "--policy", "auto", "--threads", 1, "--memory", "1GiB", "--stats", stats)
+    assert code == 0 and program.sorted_by_id(output) == expected, stderr
+    assert json.loads(stats.read_text())["tokens_per_second"]["predicted_generation"] > 0, "no prediction"
+
+
 def check_cut_experts(ranks):
     """Answers of experts that are cut depend on the number of ranks, so a job must go on with as many."""
     store, output = ranks.folder / "store", ranks.folder / "cut.jsonl"
@@ -202,6 +211,7 @@ def main():
         check_errors(ranks)
         check_placement(ranks, trace, expected)
         check_probe(ranks)
+        check_plan(ranks, expected)
         cases = [(num_ranks, budget, schedule) for num_ranks in (2, 3, 4) for budget in ("20MiB", "64MiB")
                  for schedule in ("klotski", "on-demand", "zigzag", "hybrid")]
         for number, (num_ranks, budget, schedule) in enumerate(rng.sample(cases, 8)):

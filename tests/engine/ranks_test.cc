@@ -219,6 +219,28 @@ TEST(RankedEngine, APromptIsComputedOnceOnAllRanksTogether) {
   });
 }
 
+TEST(RankedEngine, AllRanksTakeThePolicyOfRankZero) {
+  const Golden golden("qwen3moe-tiny");
+  const std::vector<Request> requests = Requests(golden);
+  const EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
+  std::vector<std::unique_ptr<Communicator>> communicators = MakeLocalCommunicators(2, kEagerBytes);
+  EngineOptions planned = options;
+  planned.policy.schedule = ScheduleKind::kKlotski;
+  planned.policy.attention_parallel = AttentionParallel::kHeads;
+  planned.batch_size = 3;
+  std::thread other([&] { (void)ServeRank(options, *communicators[1]); });
+  {
+    RankLeader leader(*communicators[0]);
+    EXPECT_GT(leader.MeasureNetwork().value().bytes_per_s, 0);
+    const absl::StatusOr<std::unique_ptr<Engine>> engine = leader.Open(planned, /*tells_policy=*/true);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ((*engine)->memory_plan().schedule, ScheduleKind::kKlotski);
+    EXPECT_TRUE((*engine)->memory_plan().shares_heads);
+    EXPECT_EQ((*engine)->memory_plan().batch_size, 6);
+  }
+  other.join();
+}
+
 TEST(RankedEngine, AnotherRanksErrorIsToldWithItsRank) {
   const Golden golden("qwen3moe-tiny");
   const EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};

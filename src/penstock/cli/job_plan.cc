@@ -114,14 +114,20 @@ json::object JsonOf(const Cost& cost) {
 
 }  // namespace
 
-absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options) {
+absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options,
+                                       const std::optional<RankNetwork>& ranks) {
   PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   const Workload workload =
       Limited(WorkloadOf(report, BytesPerToken(model, report.prompts.sample)), report, model, options);
-  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware,
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware,
                             CachedProbe({.options = options, .model = &model, .max_bytes = options.memory_bytes}));
+  if (ranks.has_value()) {
+    hardware.num_ranks = ranks->num_ranks;
+    std::erase_if(hardware.links, [](const Link& link) { return link.name == kRankLink; });
+    hardware.links.push_back(ranks->link);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(PolicyChoice best, PlanOn(hardware, model, workload, options));
   LogInfo(
       "planned for {} prompts of {} tokens ({} in common) and answers of {}: {:.1f} tokens per second, {:.0f} s in all",

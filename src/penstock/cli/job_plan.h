@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "penstock/cli/commands.h"
@@ -10,8 +11,15 @@
 
 namespace penstock::cli {
 
+// Machines like this one that share the job, and the network between them.
+struct RankNetwork {
+  int num_ranks = 1;
+  Link link;
+};
+
 // Chooses what `options` leave open, for this machine and this job. Measures the machine if nobody has yet.
-absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options);
+absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options,
+                                       const std::optional<RankNetwork>& ranks = std::nullopt);
 
 // Prints what is wrong with requests. With a model also tokenizes all prompts, and predicts how long the job takes if
 // the machine has been measured. Returns the exit code.

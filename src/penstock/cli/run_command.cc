@@ -132,11 +132,11 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));
   const bool wants_plan = WantsPlan(flags.model);
-  if (wants_plan && ranks.communicator != nullptr) {
-    return UsageError("--policy auto: plans are of one rank, so far; name a schedule, or leave it open");
-  }
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
-  if (ranks.communicator != nullptr) ShareMachine(ranks, options);
+  if (ranks.communicator != nullptr) {
+    ShareMachine(ranks, options);
+    if (wants_plan && options.device == "auto") options.device = "cpu";  // ranks compute on their CPUs only
+  }
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},
@@ -167,12 +167,17 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
     double predicted_tokens_per_s = 0;
     if (wants_plan) {
-      PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfJob(report, options));
+      std::optional<RankNetwork> network;
+      if (leader.has_value()) {
+        network.emplace(leader->num_ranks());
+        PENSTOCK_ASSIGN_OR_RETURN(network->link, leader->MeasureNetwork());
+      }
+      PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfJob(report, options, network));
       options = choice.options;
       predicted_tokens_per_s = choice.estimate.generation_tokens_per_s();
     }
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                              leader.has_value() ? leader->Open(options) : Engine::Open(options));
+                              leader.has_value() ? leader->Open(options, wants_plan) : Engine::Open(options));
     LogPlan(*engine);
     return OpenedEngine(std::move(engine), predicted_tokens_per_s);
   };

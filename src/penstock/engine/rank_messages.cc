@@ -77,8 +77,8 @@ void serialize(Archive& archive, EngineStats& stats) {
 
 template <class Archive>
 void serialize(Archive& archive, RankOrder& order) {
-  auto& [kind, planned_positions, requests] = order;
-  archive(kind, planned_positions, requests);
+  auto& [kind, planned_positions, policy, requests] = order;
+  archive(kind, planned_positions, policy, requests);
 }
 
 template <class Archive>

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,11 @@ namespace penstock {
 
 // An order of rank 0 to another rank.
 struct RankOrder {
-  // kOpen: open the engine. kStep: submit the requests, then take a step together with all ranks. kEnd: there is
-  // nothing more to do.
-  enum class Kind : uint8_t { kOpen, kStep, kEnd } kind = Kind::kEnd;
+  // kMeasure: measure the network together with all ranks. kOpen: open the engine. kStep: submit the requests, then
+  // take a step together with all ranks. kEnd: there is nothing more to do.
+  enum class Kind : uint8_t { kMeasure, kOpen, kStep, kEnd } kind = Kind::kEnd;
   int64_t planned_positions = 0;                             // kOpen: EngineOptions::planned_positions
+  std::string policy = {};                                   // kOpen: as in a policy file; empty: own flags
   std::vector<std::pair<RequestId, Request>> requests = {};  // kStep: with the ids that rank 0 gave them
 };
 

@@ -12,6 +12,8 @@
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/rank_messages.h"
 #include "penstock/engine/request_dealer.h"
+#include "penstock/parallel/rank_link.h"
+#include "penstock/plan/policy_file.h"
 
 namespace penstock {
 namespace {
@@ -187,18 +189,28 @@ class RankedEngine : public Engine {
 
 }  // namespace
 
-RankLeader::~RankLeader() {
-  for (int rank = 1; rank < communicator_->num_ranks(); ++rank) {
-    (void)SendMessage(*communicator_, rank, RankOrder{.kind = RankOrder::Kind::kEnd});
+RankLeader::~RankLeader() { (void)Tell({.kind = RankOrder::Kind::kEnd}); }
+
+absl::Status RankLeader::Tell(const RankOrder& order) {
+  for (int rank = 1; rank < num_ranks(); ++rank) {
+    PENSTOCK_RETURN_IF_ERROR(SendMessage(*communicator_, rank, order));
   }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& options) {
-  for (int rank = 1; rank < communicator_->num_ranks(); ++rank) {
-    PENSTOCK_RETURN_IF_ERROR(
-        SendMessage(*communicator_, rank,
-                    RankOrder{.kind = RankOrder::Kind::kOpen, .planned_positions = options.planned_positions}));
+absl::StatusOr<Link> RankLeader::MeasureNetwork() {
+  PENSTOCK_RETURN_IF_ERROR(Tell({.kind = RankOrder::Kind::kMeasure}));
+  return MeasureRankLink(*communicator_);
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& options, bool tells_policy) {
+  RankOrder order{.kind = RankOrder::Kind::kOpen, .planned_positions = options.planned_positions};
+  if (tells_policy) {
+    json::object policy = PolicyJson(options);
+    policy.erase("memory_bytes");
+    order.policy = json::serialize(policy);
   }
+  PENSTOCK_RETURN_IF_ERROR(Tell(order));
   // The caller on rank 0 holds the requests of all ranks.
   EngineOptions of_all = options;
   of_all.caller_memory = [&options, num_ranks = communicator_->num_ranks()](const ModelInfo& model) {
@@ -223,8 +235,14 @@ absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& comm
                                 ReceiveSized(communicator, 0, MessageStream::kSteps, kMaxStepBytes));
       PENSTOCK_ASSIGN_OR_RETURN(RankOrder order, OrderFrom(bytes));
       if (order.kind == RankOrder::Kind::kEnd) return own.has_value() ? own->engine().CloseTraces() : absl::OkStatus();
+      if (order.kind == RankOrder::Kind::kMeasure) {
+        PENSTOCK_RETURN_IF_ERROR(MeasureRankLink(communicator).status());
+        continue;
+      }
       if (order.kind == RankOrder::Kind::kOpen) {
         PENSTOCK_RETURN_IF_ERROR(options.status());
+        if (!order.policy.empty())
+          PENSTOCK_RETURN_IF_ERROR(ApplyPolicy(order.policy, "the policy of rank 0", *options));
         options->planned_positions = order.planned_positions;
         PENSTOCK_ASSIGN_OR_RETURN(auto engine, OpenInstrumentedEngine(*options, {.communicator = &communicator}));
         own.emplace(std::move(engine));

@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/engine/rank_messages.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/parallel/communicator.h"
 
 namespace penstock {
@@ -21,11 +23,18 @@ class RankLeader {
   RankLeader(const RankLeader&) = delete;
   RankLeader& operator=(const RankLeader&) = delete;
 
-  // Opens the engines of all ranks. Errors are as of Engine::Open(), on any rank; the message names another rank than
-  // 0. The leader must outlive the engine.
-  absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
+  int num_ranks() const { return communicator_->num_ranks(); }
+  // Measures the network between all ranks.
+  absl::StatusOr<Link> MeasureNetwork();
+  // Opens the engines of all ranks. With `tells_policy` the others take rank 0's policy, but keep their own memory
+  // budgets. Errors are as of Engine::Open(), on any rank; the message names another rank than 0. The leader must
+  // outlive the engine.
+  absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options, bool tells_policy = false);
 
  private:
+  // Gives an order to all other ranks.
+  absl::Status Tell(const RankOrder& order);
+
   Communicator* communicator_;
 };
 
