@@ -169,8 +169,8 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     if (wants_plan) {
       std::optional<RankNetwork> network;
       if (leader.has_value()) {
-        network.emplace(leader->num_ranks());
-        PENSTOCK_ASSIGN_OR_RETURN(network->link, leader->MeasureNetwork());
+        PENSTOCK_ASSIGN_OR_RETURN(const Link link, leader->MeasureNetwork());
+        network = RankNetwork{.num_ranks = leader->num_ranks(), .link = link};
       }
       PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfJob(report, options, network));
       options = choice.options;
