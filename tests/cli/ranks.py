@@ -136,6 +136,18 @@ def check_plan(ranks, expected):
     assert json.loads(stats.read_text())["tokens_per_second"]["predicted_generation"] > 0, "no prediction"
 
 
+def check_bench(ranks):
+    """All ranks measure together, and rank 0 alone writes."""
+    command = ranks.penstock.command("bench", "--model", program.DEMO_MODEL, "--memory", "64MiB", "--prefill", 33,
+                                     "--decode", "1,5", "--steps", 2, "--repetitions", 1, "--json", "--quiet")
+    done = subprocess.run(["mpirun", "-n", "2", *command], env=ENVIRONMENT, capture_output=True, text=True,
+                          timeout=program.HANG_S)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    sizes = [(line["kind"], line.get("tokens", line.get("sequences"))) for line in lines]
+    assert sizes == [("prefill", 33), ("decode", 1), ("decode", 5)], (done.stdout, done.stderr)
+    assert all(line["tokens_per_second"] > 0 and line["lanes"]["to_ranks"] > 0 for line in lines), lines
+
+
 def check_cut_experts(ranks):
     """Answers of experts that are cut depend on the number of ranks, so a job must go on with as many."""
     store, output = ranks.folder / "store", ranks.folder / "cut.jsonl"
@@ -212,6 +224,7 @@ def main():
         check_placement(ranks, trace, expected)
         check_probe(ranks)
         check_plan(ranks, expected)
+        check_bench(ranks)
         cases = [(num_ranks, budget, schedule) for num_ranks in (2, 3, 4) for budget in ("20MiB", "64MiB")
                  for schedule in ("klotski", "on-demand", "zigzag", "hybrid")]
         for number, (num_ranks, budget, schedule) in enumerate(rng.sample(cases, 8)):

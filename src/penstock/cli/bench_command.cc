@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "penstock/base/check.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
@@ -15,9 +16,12 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/cli/rank_options.h"
+#include "penstock/cli/stop_signals.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/job/stats.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/parallel/mpi_ranks.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/simulated_run.h"
 
@@ -65,16 +69,23 @@ double Median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
+// With several ranks, each runs the same measurement with its share of the tokens or sequences. All take steps
+// together.
 class Bench {
  public:
-  Bench(const BenchFlags& flags, Engine& engine) : flags_(flags), engine_(engine) {}
+  // Without a communicator there is one rank.
+  Bench(const BenchFlags& flags, Engine& engine, Communicator* communicator)
+      : flags_(flags), engine_(engine), communicator_(communicator) {
+    if (communicator != nullptr) generator_.seed(static_cast<uint32_t>(1 + communicator->rank()));
+  }
 
-  // Times prompts of `num_tokens`, one at a time, from the start to the first token of the answer.
+  // Times prompts of `num_tokens`, one at a time, from the start to the first token of the answer. Several ranks have a
+  // part of the prompt each, as a prompt of its own.
   absl::StatusOr<Measurement> Prefill(int64_t num_tokens) {
     std::vector<double> seconds;
     const EngineStats before = engine_.stats();
     for (int64_t run = 0; run < flags_.repetitions; ++run) {
-      PENSTOCK_RETURN_IF_ERROR(Submit(num_tokens, 1));
+      if (const int64_t share = ShareOf(num_tokens); share > 0) PENSTOCK_RETURN_IF_ERROR(Submit(share, 1));
       PENSTOCK_ASSIGN_OR_RETURN(const double taken, TimeSteps([&] { return engine_.idle(); }));
       seconds.push_back(taken);
     }
@@ -82,9 +93,10 @@ class Bench {
   }
 
   // Times steps of `num_sequences` that have all read their prompts.
-  absl::StatusOr<Measurement> Decode(int64_t num_sequences) {
+  absl::StatusOr<Measurement> Decode(int64_t sequences_of_all) {
+    const int64_t num_sequences = ShareOf(sequences_of_all);
     const int64_t prompt_tokens = num_sequences * flags_.context;
-    const int64_t answer = AnswerTokens(flags_, num_sequences, engine_.memory_plan().prefill_chunk);
+    const int64_t answer = AnswerTokens(flags_, sequences_of_all, engine_.memory_plan().prefill_chunk);
     const int64_t done_at = engine_.stats().prompt_tokens + prompt_tokens;
     for (int64_t i = 0; i < num_sequences; ++i) PENSTOCK_RETURN_IF_ERROR(Submit(flags_.context, answer));
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.stats().prompt_tokens == done_at; }).status());
@@ -102,7 +114,7 @@ class Bench {
     }
     const EngineStats work = WorkBetween(before, engine_.stats());
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.idle(); }).status());
-    Measurement measured = MeasurementOf(false, num_sequences, seconds, work);
+    Measurement measured = MeasurementOf(false, sequences_of_all, seconds, work);
     measured.first_step = first_step;
     return measured;
   }
@@ -119,6 +131,12 @@ class Bench {
             .rates = engine_.MeasureRates()};
   }
 
+  int64_t ShareOf(int64_t count) const {
+    if (communicator_ == nullptr) return count;
+    const int64_t rank = communicator_->rank(), num_ranks = communicator_->num_ranks();
+    return count * (rank + 1) / num_ranks - count * rank / num_ranks;
+  }
+
   // Submits a request with its own random tokens behind the shared ones, so that requests choose different experts.
   absl::Status Submit(int64_t num_tokens, int64_t max_tokens) {
     Request request = {.sampling = {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true}};
@@ -131,10 +149,16 @@ class Bench {
     return engine_.Submit(std::move(request)).status();
   }
 
-  // Runs steps until is_done(), which is called before each step. Returns their time in seconds.
+  // Runs steps until is_done() on all ranks, which is called before each step. Returns their time in seconds.
   absl::StatusOr<double> TimeSteps(absl::FunctionRef<bool()> is_done) {
     const auto start = Clock::now();
-    while (!is_done()) {
+    while (true) {
+      int64_t is_left = is_done() ? 0 : 1;
+      if (communicator_ != nullptr) {
+        PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> of_all, MaxOfRanks(*communicator_, {&is_left, 1}));
+        is_left = of_all[0];
+      }
+      if (is_left == 0) break;
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Completion> finished, engine_.Step());
       ++num_steps_;
       for (const Completion& completion : finished) PENSTOCK_RETURN_IF_ERROR(completion.status);
@@ -144,6 +168,7 @@ class Bench {
 
   const BenchFlags& flags_;
   Engine& engine_;
+  Communicator* communicator_;
   std::mt19937 generator_{1};
   int64_t num_steps_ = 0;
 };
@@ -225,16 +250,15 @@ std::string Line(const BenchFlags& flags, const Measurement& measured) {
                      measured.median_s * 1e3, measured.best_s * 1e3, 100 * fraction, bound.limited_by, lanes);
 }
 
-}  // namespace
-
-absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
+// Returns the options of one of `num_ranks` ranks, with room for what is measured.
+absl::StatusOr<EngineOptions> OptionsOfBench(const BenchFlags& flags, int num_ranks) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   const int64_t longest_prompt =
       flags.prefill.empty() ? 0 : *std::max_element(flags.prefill.begin(), flags.prefill.end());
   const int64_t max_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());
   if (flags.empty_context && longest_prompt > 0) return UsageError("--empty-context: give --prefill 0");
   if (longest_prompt + max_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
-  if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, max_sequences);
+  if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, (max_sequences + num_ranks - 1) / num_ranks);
   options.decodes = max_sequences > 0;
   if (options.prefill_chunk == 0) options.prefill_chunk = kBenchPrefillChunk;
   if (options.context_length == 0) {
@@ -244,32 +268,52 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   // The positions that the decoding sequences need are known exactly.
   options.planned_positions =
       flags.context + AnswerTokens(flags, std::max<int64_t>(1, max_sequences), options.prefill_chunk);
-  Predictor predictor;
-  PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      const std::unique_ptr<InstrumentedEngine> engine,
-      OpenInstrumentedEngine(options, {.empty_prompts = flags.empty_context, .random_answers = true}));
-  const MemoryPlan& plan = engine->memory_plan();
+  return options;
+}
+
+void LogBench(const InstrumentedEngine& engine) {
+  const MemoryPlan& plan = engine.memory_plan();
   if (!plan.device.name.empty()) {
     LogInfo("{} device: {} of {} experts in its memory, {} pinned; micro-batches of {}", plan.device.name,
             plan.device.num_expert_slots, plan.num_experts_total, plan.device.num_pinned_experts,
             plan.micro_batch_size);
   }
+  if (plan.num_ranks > 1) LogInfo("{} ranks share the experts; lanes and experts are those of rank 0", plan.num_ranks);
   LogInfo("{}: computes in {}; {} of {} experts in DRAM, {} pinned; schedule {}, eviction {}; prefill in chunks of {}",
-          engine->model().name, engine->model().dtype, plan.num_expert_slots, plan.num_experts_total,
+          engine.model().name, engine.model().dtype, plan.num_expert_slots, plan.num_experts_total,
           plan.num_pinned_experts, TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name, plan.prefill_chunk);
-  Bench bench(flags, *engine);
+}
+
+absl::Status MeasureAll(const BenchFlags& flags, const MpiRanks& ranks) {
+  Communicator* const communicator = ranks.communicator.get();
+  const int num_ranks = communicator == nullptr ? 1 : communicator->num_ranks();
+  const bool writes = communicator == nullptr || communicator->rank() == 0;
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, OptionsOfBench(flags, num_ranks));
+  if (communicator != nullptr) {
+    if (!flags.hardware_path.empty()) return UsageError("--hardware: bench predicts the steps of one rank only");
+    ShareMachine(ranks, options);
+    UseFilesOfRank(communicator->rank(), options);
+  }
+  Predictor predictor;
+  PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::unique_ptr<InstrumentedEngine> engine,
+      OpenInstrumentedEngine(
+          options, {.empty_prompts = flags.empty_context, .random_answers = true, .communicator = communicator}));
+  LogBench(*engine);
+  Bench bench(flags, *engine, communicator);
+  const auto write = [&](const std::string& text) {
+    return writes ? WriteFully(STDOUT_FILENO, text, "stdout") : absl::OkStatus();
+  };
   if (!flags.as_json) {
     PENSTOCK_RETURN_IF_ERROR(
-        WriteFully(STDOUT_FILENO,
-                   fmt::format("{:<9}{:>8}{:>12}{:>12}{:>12}{:>10} {:<11}{}\n", "kind", "size", "tokens/s", "median ms",
-                               "best ms", "of bound", "limited by", "  lanes busy"),
-                   "stdout"));
+        write(fmt::format("{:<9}{:>8}{:>12}{:>12}{:>12}{:>10} {:<11}{}\n", "kind", "size", "tokens/s", "median ms",
+                          "best ms", "of bound", "limited by", "  lanes busy")));
   }
   const auto report = [&](const absl::StatusOr<Measurement>& measured) -> absl::Status {
     PENSTOCK_RETURN_IF_ERROR(measured.status());
     predictor.Add(*measured);
-    return WriteFully(STDOUT_FILENO, Line(flags, *measured), "stdout");
+    return write(Line(flags, *measured));
   };
   for (const int64_t num_tokens : flags.prefill) {
     if (num_tokens > 0) PENSTOCK_RETURN_IF_ERROR(report(bench.Prefill(num_tokens)));
@@ -279,7 +323,19 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   }
   PENSTOCK_RETURN_IF_ERROR(engine->CloseTraces());
   PENSTOCK_ASSIGN_OR_RETURN(const std::string predictions, predictor.Lines(*engine, flags));
-  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, predictions, "stdout"));
+  return write(predictions);
+}
+
+}  // namespace
+
+absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(const MpiRanks ranks, JoinMpiRanks(StopStuckRank));
+  const bool is_other_rank = ranks.communicator != nullptr && ranks.communicator->rank() > 0;
+  if (is_other_rank) PENSTOCK_CHECK(SetUpLogging("off").ok());  // rank 0 tells what fails
+  const absl::Status status = MeasureAll(flags, ranks);
+  if (!status.ok() && ranks.communicator != nullptr) ranks.communicator->Abort(status);
+  if (is_other_rank) return ExitCode(status);
+  PENSTOCK_RETURN_IF_ERROR(status);
   return 0;
 }
 

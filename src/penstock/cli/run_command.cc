@@ -21,6 +21,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/cli/job_plan.h"
+#include "penstock/cli/rank_options.h"
 #include "penstock/cli/stop_signals.h"
 #include "penstock/engine/ranked_engine.h"
 #include "penstock/job/job.h"
@@ -75,24 +76,6 @@ int64_t DefaultMaxTokens(const std::string& model_dir) {
   return generation.ok() && generation->max_new_tokens > 0 ? generation->max_new_tokens : usual;
 }
 
-// Ranks on one machine share its memory and, unless the launcher binds them, its CPUs.
-void ShareMachine(const MpiRanks& ranks, EngineOptions& options) {
-  if (options.memory_bytes == 0) {
-    options.memory_share =
-        (options.memory_share > 0 ? options.memory_share : kDefaultMemoryShare) / ranks.num_ranks_here;
-  }
-  if (options.threads == 0) options.threads = std::max(1, NumUsableCpus() / ranks.num_sharing_cpus);
-  UseShareOfCpus(ranks.place_among_sharing, ranks.num_sharing_cpus);
-}
-
-// Returns "trace.rank1.json" for "trace.json".
-std::string PathOfRank(const std::string& path, int rank) {
-  if (path.empty()) return path;
-  std::filesystem::path named(path);
-  const std::string extension = named.extension().string();
-  return named.replace_extension(fmt::format("rank{}{}", rank, extension)).string();
-}
-
 // Runs another rank than 0: it writes no file and says nothing, because rank 0 tells what fails.
 int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
   PENSTOCK_CHECK(SetUpLogging("off").ok());
@@ -100,11 +83,7 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
   absl::StatusOr<EngineOptions> options = ToPlannedOptions(flags.model);
   if (options.ok()) {
     ShareMachine(ranks, *options);
-    for (std::string* path : {&options->trace_path, &options->trace_html_path}) {
-      *path = PathOfRank(*path, ranks.communicator->rank());
-    }
-    options->routing_path.clear();
-    options->correlation_path.clear();
+    UseFilesOfRank(ranks.communicator->rank(), *options);
   }
   const absl::Status status = ServeRank(std::move(options), *ranks.communicator);
   // A launcher ends all ranks when one fails. Rank 0 needs a moment to write what is finished, and to say what failed.

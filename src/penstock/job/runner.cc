@@ -253,11 +253,7 @@ absl::Status Runner::Finish(Completion completion) {
   active->given_tokens += completion.num_prompt_tokens;
   if (choice_idx == kOfPrompt) return TakeScoredPrompt(active, std::move(completion));
   if (!active->request.choices.empty()) {
-    ResultChoice& choice = active->choices[choice_idx];
-    for (TokenLogprobs& token : completion.prompt_logprobs) {
-      choice.score.Add(token);
-      if (active->sampling.logprobs >= 0) choice.completion.logprobs.push_back(std::move(token));
-    }
+    AddScores(std::move(completion), active->sampling.logprobs >= 0, active->choices[choice_idx]);
     return --active->num_left > 0 ? absl::OkStatus() : WriteFinished(*active);
   }
   if (choice_idx == 0) active->prompt_tokens += completion.num_prompt_tokens;

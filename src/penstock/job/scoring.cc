@@ -85,6 +85,13 @@ std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Comp
   return choices;
 }
 
+void AddScores(Completion of_choice, bool keeps_logprobs, ResultChoice& choice) {
+  for (TokenLogprobs& token : of_choice.prompt_logprobs) {
+    choice.score.Add(token);
+    if (keeps_logprobs) choice.completion.logprobs.push_back(std::move(token));
+  }
+}
+
 int64_t BestChoice(const std::vector<ChoiceScore>& scores, const std::vector<int64_t>& num_chars) {
   const auto value = [&](size_t i) {
     return scores[i].logprob / static_cast<double>(num_chars.empty() ? 1 : std::max<int64_t>(1, num_chars[i]));

@@ -40,6 +40,9 @@ Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int
 std::vector<ResultChoice> FirstScores(const std::vector<ScoredText>& texts, Completion of_prompt, bool keeps_logprobs,
                                       const TokenText& token_text);
 
+// Adds the scores of a choice's further tokens, which its own request has found.
+void AddScores(Completion of_choice, bool keeps_logprobs, ResultChoice& choice);
+
 // Returns the first choice with the largest log-likelihood. With `num_chars` [num_choices], each is divided by the
 // number of its characters, at least one.
 int64_t BestChoice(const std::vector<ChoiceScore>& scores, const std::vector<int64_t>& num_chars = {});
