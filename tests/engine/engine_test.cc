@@ -52,7 +52,8 @@ TEST(Engine, ATextThatIsOnlyScoredFillsTheContext) {
   }
   size_t num_finished = 0;
   while (!engine->idle()) {
-    for (const Completion& completion : engine->Step().value()) {
+    const std::vector<Completion> finished = engine->Step().value();
+    for (const Completion& completion : finished) {
       EXPECT_TRUE(completion.status.ok());
       EXPECT_EQ(completion.prompt_logprobs.size() + completion.rivals.size(), completion.rivals.empty() ? 5u : 1u);
       ++num_finished;
