@@ -134,7 +134,7 @@ class Bench {
   int64_t ShareOf(int64_t count) const {
     if (communicator_ == nullptr) return count;
     const int64_t rank = communicator_->rank(), num_ranks = communicator_->num_ranks();
-    return count * (rank + 1) / num_ranks - count * rank / num_ranks;
+    return count / num_ranks + (rank < count % num_ranks ? 1 : 0);
   }
 
   // Submits a request with its own random tokens behind the shared ones, so that requests choose different experts.
@@ -334,7 +334,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   if (is_other_rank) PENSTOCK_CHECK(SetUpLogging("off").ok());  // rank 0 tells what fails
   const absl::Status status = MeasureAll(flags, ranks);
   if (!status.ok() && ranks.communicator != nullptr) ranks.communicator->Abort(status);
-  if (is_other_rank) return ExitCode(status);
+  if (is_other_rank) return EndOtherRank(status);
   PENSTOCK_RETURN_IF_ERROR(status);
   return 0;
 }

@@ -1,11 +1,14 @@
 #include "penstock/cli/rank_options.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include <fmt/format.h>
 
+#include "penstock/base/status.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/plan/engine_plan.h"
 
@@ -18,6 +21,12 @@ void ShareMachine(const MpiRanks& ranks, EngineOptions& options) {
   }
   if (options.threads == 0) options.threads = std::max(1, NumUsableCpus() / ranks.num_sharing_cpus);
   UseShareOfCpus(ranks.place_among_sharing, ranks.num_sharing_cpus);
+  if (options.device == "auto") options.device = "cpu";
+}
+
+int EndOtherRank(const absl::Status& status) {
+  if (!status.ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
+  return ExitCode(status);
 }
 
 void UseFilesOfRank(int rank, EngineOptions& options) {

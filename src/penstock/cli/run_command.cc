@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include <unistd.h>
 
@@ -86,9 +83,7 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
     UseFilesOfRank(ranks.communicator->rank(), *options);
   }
   const absl::Status status = ServeRank(std::move(options), *ranks.communicator);
-  // A launcher ends all ranks when one fails. Rank 0 needs a moment to write what is finished, and to say what failed.
-  if (!status.ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
-  return ExitCode(status);
+  return EndOtherRank(status);
 }
 
 }  // namespace
@@ -112,10 +107,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));
   const bool wants_plan = WantsPlan(flags.model);
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
-  if (ranks.communicator != nullptr) {
-    ShareMachine(ranks, options);
-    if (wants_plan && options.device == "auto") options.device = "cpu";  // ranks compute on their CPUs only
-  }
+  if (ranks.communicator != nullptr) ShareMachine(ranks, options);
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},
@@ -143,16 +135,19 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
                            {"--record-correlation", options.correlation_path}};
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<OpenedEngine> {
     if (options.planned_positions == 0) options.planned_positions = report.mean_positions;
-    options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
+    const auto job_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
+    options.caller_memory = job_memory;
     double predicted_tokens_per_s = 0;
     if (wants_plan) {
       std::optional<RankNetwork> network;
       if (leader.has_value()) {
         PENSTOCK_ASSIGN_OR_RETURN(const Link link, leader->MeasureNetwork());
         network = RankNetwork{.num_ranks = leader->num_ranks(), .link = link};
+        options.caller_memory = leader->MemoryOfAll(job_memory);
       }
       PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfJob(report, options, network));
       options = choice.options;
+      options.caller_memory = job_memory;
       predicted_tokens_per_s = choice.estimate.generation_tokens_per_s();
     }
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,

@@ -12,6 +12,7 @@
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/rank_messages.h"
 #include "penstock/engine/request_dealer.h"
+#include "penstock/memory/prefix_cache.h"
 #include "penstock/parallel/rank_link.h"
 #include "penstock/plan/policy_file.h"
 
@@ -61,7 +62,8 @@ class RankedEngine : public Engine {
       : own_(std::move(own)),
         communicator_(communicator),
         plan_(own_.engine().memory_plan()),
-        dealer_(communicator.num_ranks(), plan_.batch_size, shares_prefixes),
+        dealer_(communicator.num_ranks(), plan_.batch_size),
+        shares_prefixes_(shares_prefixes),
         reports_(communicator.num_ranks()) {
     plan_.batch_size *= communicator.num_ranks();
   }
@@ -90,13 +92,18 @@ class RankedEngine : public Engine {
   absl::StatusOr<RequestId> Submit(Request request) override {
     PENSTOCK_RETURN_IF_ERROR(own_.engine().Check(request));
     const RequestId id = next_id_++;
-    num_waiting_tokens_ += std::ssize(request.prompt_ids);
-    waiting_.emplace_back(id, std::move(request));
+    const auto num_prompt = std::ssize(request.prompt_ids);
+    num_waiting_tokens_ += num_prompt;
+    // The engines end generation at the context's end.
+    request.sampling.max_tokens =
+        std::max<int64_t>(0, std::min(request.sampling.max_tokens, plan_.context_length - num_prompt));
+    std::vector<uint64_t> hashes = shares_prefixes_ ? PageHashes(request.prompt_ids) : std::vector<uint64_t>();
+    waiting_.push_back({id, std::move(request), std::move(hashes)});
     return id;
   }
   std::vector<RequestId> DropWaiting() override {
     std::vector<RequestId> ids;
-    for (const auto& [id, request] : waiting_) ids.push_back(id);
+    for (const Waiting& waiting : waiting_) ids.push_back(waiting.id);
     waiting_.clear();
     num_waiting_tokens_ = 0;
     return ids;
@@ -146,14 +153,14 @@ class RankedEngine : public Engine {
     constexpr size_t kMaxPassed = 64;
     std::vector<RankOrder> orders(communicator_.num_ranks(), {.kind = RankOrder::Kind::kStep});
     for (size_t i = 0; i < std::min(waiting_.size(), kMaxPassed) && !dealer_.is_full();) {
-      auto& [id, request] = waiting_[i];
-      const std::optional<int> rank = dealer_.Deal(id, request);
+      auto& [id, request, hashes] = waiting_[i];
+      const std::optional<int> rank = dealer_.Deal(id, request, hashes);
       if (!rank.has_value()) {
         ++i;
         continue;
       }
       num_waiting_tokens_ -= std::ssize(request.prompt_ids);
-      orders[*rank].requests.push_back(std::move(waiting_[i]));
+      orders[*rank].requests.emplace_back(id, std::move(request));
       waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
     }
     return orders;
@@ -180,8 +187,14 @@ class RankedEngine : public Engine {
   Communicator& communicator_;
   MemoryPlan plan_;  // rank 0's, with the places of all ranks
   RequestDealer dealer_;
+  bool shares_prefixes_;
   RequestId next_id_ = 1;
-  std::deque<std::pair<RequestId, Request>> waiting_;
+  struct Waiting {
+    RequestId id = 0;
+    Request request;
+    std::vector<uint64_t> page_hashes;
+  };
+  std::deque<Waiting> waiting_;
   int64_t num_waiting_tokens_ = 0;
   std::vector<EngineStats> reports_;  // [num_ranks]: of the last step
   EngineStats stats_;
@@ -190,6 +203,16 @@ class RankedEngine : public Engine {
 }  // namespace
 
 RankLeader::~RankLeader() { (void)Tell({.kind = RankOrder::Kind::kEnd}); }
+
+std::function<CallerMemory(const ModelInfo&)> RankLeader::MemoryOfAll(
+    std::function<CallerMemory(const ModelInfo&)> of_rank) const {
+  return [of_rank = std::move(of_rank), num_ranks = num_ranks()](const ModelInfo& model) {
+    CallerMemory memory = of_rank ? of_rank(model) : CallerMemory();
+    memory.bytes_per_sequence *= static_cast<uint64_t>(num_ranks);
+    memory.bytes += RequestDealer::kMaxBytes;
+    return memory;
+  };
+}
 
 absl::Status RankLeader::Tell(const RankOrder& order) {
   for (int rank = 1; rank < num_ranks(); ++rank) {
@@ -211,14 +234,8 @@ absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& op
     order.policy = json::serialize(policy);
   }
   PENSTOCK_RETURN_IF_ERROR(Tell(order));
-  // The caller on rank 0 holds the requests of all ranks.
   EngineOptions of_all = options;
-  of_all.caller_memory = [&options, num_ranks = communicator_->num_ranks()](const ModelInfo& model) {
-    CallerMemory memory = options.caller_memory ? options.caller_memory(model) : CallerMemory();
-    memory.bytes_per_sequence *= static_cast<uint64_t>(num_ranks);
-    memory.bytes += RequestDealer::kMaxBytes;
-    return memory;
-  };
+  of_all.caller_memory = MemoryOfAll(options.caller_memory);
   auto own = OpenInstrumentedEngine(of_all, {.communicator = communicator_});
   if (!own.ok()) {
     communicator_->Abort(own.status());

@@ -5,6 +5,7 @@
 // the rank.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,9 @@ class RankLeader {
   RankLeader& operator=(const RankLeader&) = delete;
 
   int num_ranks() const { return communicator_->num_ranks(); }
+  // Returns what the caller on rank 0 needs: it holds the requests of all ranks. Open() counts it by itself.
+  std::function<CallerMemory(const ModelInfo&)> MemoryOfAll(
+      std::function<CallerMemory(const ModelInfo&)> of_rank) const;
   // Measures the network between all ranks.
   absl::StatusOr<Link> MeasureNetwork();
   // Opens the engines of all ranks. With `tells_policy` the others take rank 0's policy, but keep their own memory

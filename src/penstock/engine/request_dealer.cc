@@ -4,12 +4,9 @@
 #include <utility>
 
 #include "penstock/base/check.h"
-#include "penstock/memory/prefix_cache.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock {
-
-RequestDealer::RequestDealer(int num_ranks, int64_t places_of_rank, bool shares_prefixes)
-    : places_of_rank_(places_of_rank), shares_prefixes_(shares_prefixes), loads_(num_ranks) {}
 
 RequestDealer::Ranks RequestDealer::HomesOf(uint64_t page_hash) const {
   Ranks ranks = 0;
@@ -32,7 +29,9 @@ std::vector<int64_t> RequestDealer::SharedTokens(std::span<const uint64_t> page_
 }
 
 void RequestDealer::AddHome(uint64_t page_hash, int rank) {
-  constexpr size_t kMaxHomes = kMaxBytes / 2 / (2 * sizeof(Homes::value_type) + 2);
+  // A table that is 7/8 full. While it grows, it exists twice.
+  constexpr size_t kMaxHomes = (1 << 15) / 8 * 7;
+  static_assert(3 * (1 << 15) * (sizeof(Homes::value_type) + 1) <= kMaxBytes);
   if (young_.size() >= kMaxHomes) {
     old_ = std::move(young_);
     young_.clear();
@@ -40,21 +39,28 @@ void RequestDealer::AddHome(uint64_t page_hash, int rank) {
   young_[page_hash] |= BitOf(rank);
 }
 
-std::optional<int> RequestDealer::Deal(RequestId id, const Request& request) {
-  const std::vector<uint64_t> hashes = shares_prefixes_ ? PageHashes(request.prompt_ids) : std::vector<uint64_t>();
-  const std::vector<int64_t> shared = SharedTokens(hashes);
+std::optional<int> RequestDealer::Deal(RequestId id, const Request& request, std::span<const uint64_t> page_hashes) {
+  const std::vector<int64_t> shared = SharedTokens(page_hashes);
   const auto rows_at = [&](int rank) {
     return std::ssize(request.prompt_ids) - shared[rank] + request.sampling.max_tokens;
   };
-  int best = 0;
-  for (int rank = 1; rank < std::ssize(loads_); ++rank) {
-    if (loads_[rank].num_rows + rows_at(rank) < loads_[best].num_rows + rows_at(best)) best = rank;
-  }
+  const auto has_place = [&](int rank) { return loads_[rank].num_requests < places_of_rank_; };
+  // Returns the rank where the work ends soonest, of those that fit; -1 if none does.
+  const auto best_of = [&](const auto& fits) {
+    int best = -1;
+    for (int rank = 0; rank < std::ssize(loads_); ++rank) {
+      if (!fits(rank)) continue;
+      if (best < 0 || loads_[rank].num_rows + rows_at(rank) < loads_[best].num_rows + rows_at(best)) best = rank;
+    }
+    return best;
+  };
+  const int best = best_of(has_place);
+  const int wanted = best_of([](int) { return true; });
+  if (best < 0 || shared[wanted] > shared[best]) return std::nullopt;
   Load& load = loads_[best];
-  if (load.num_requests >= places_of_rank_) return std::nullopt;
   ++load.num_requests;
   load.num_rows += rows_at(best);
-  for (const uint64_t hash : hashes) AddHome(hash, best);
+  for (const uint64_t hash : page_hashes) AddHome(hash, best);
   const bool is_new = active_.emplace(id, Active{best, rows_at(best)}).second;
   PENSTOCK_CHECK(is_new);
   return best;

@@ -16,11 +16,12 @@ namespace penstock {
 
 class RequestDealer {
  public:
-  RequestDealer(int num_ranks, int64_t places_of_rank, bool shares_prefixes);
+  RequestDealer(int num_ranks, int64_t places_of_rank) : places_of_rank_(places_of_rank), loads_(num_ranks) {}
 
-  // Returns the rank that gets the request, and counts it there. Nothing if that rank has no place: the request then
-  // waits for one, although another rank may have places.
-  std::optional<int> Deal(RequestId id, const Request& request);
+  // Returns the rank that gets the request, and counts it there. Nothing if all places are taken, or if the request
+  // should wait for a rank that knows its beginning. `page_hashes` are PageHashes() of its prompt; none if ranks do not
+  // share KV entries.
+  std::optional<int> Deal(RequestId id, const Request& request, std::span<const uint64_t> page_hashes);
   // Says that a request has finished. REQUIRES: it was dealt.
   void Finish(RequestId id);
   // Returns the requests that were dealt and have not finished.
@@ -51,7 +52,6 @@ class RequestDealer {
   void AddHome(uint64_t page_hash, int rank);
 
   int64_t places_of_rank_;
-  bool shares_prefixes_;
   std::vector<Load> loads_;  // [num_ranks]
   absl::flat_hash_map<RequestId, Active> active_;
   // The ranks that got each beginning of a prompt. When `young_` is full, it becomes `old_`.
