@@ -64,11 +64,11 @@ struct Request {
   // The answer's text continues that of the prompt. Otherwise it is a text of its own, of which some tokenizers strip a
   // leading space.
   bool continues_text = false;
-  // With sampling.prompt_logprobs: the first token of the prompt whose log-probabilities are wanted. The tokens before
-  // the one that predicts it can share KV entries with other requests. From 0 to prompt_ids.size().
+  // With sampling.prompt_logprobs: the index of the first token of the prompt whose log-probabilities are wanted. The
+  // tokens before the one that predicts it can share KV entries with other requests.
   int64_t first_scored = 0;
-  // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. With these,
-  // first_scored may lie directly behind the prompt.
+  // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. This is then at
+  // least 1, and may lie directly behind the prompt.
   std::vector<TokenId> rivals = {};
 };
 

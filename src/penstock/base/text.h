@@ -42,6 +42,9 @@ std::string Excerpt(std::string_view text, size_t max_bytes = 200);
 // Returns the Levenshtein distance in bytes, for "did you mean". Takes a time of a.size() * b.size().
 size_t EditDistance(std::string_view a, std::string_view b);
 
+// Returns whether a byte of UTF-8 is not the first one of its character.
+inline bool ContinuesCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
 // Return a part of the text: without the white space at its beginning, or at its end.
 std::string_view WithoutLeadingSpace(std::string_view text);
 std::string_view WithoutTrailingSpace(std::string_view text);

@@ -111,7 +111,7 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan whole, PlanFor(options_, 1));
     PENSTOCK_ASSIGN_OR_RETURN(facts_, ReadTraceFacts(trace_path_, model_.config(), *whole.layouts));
     if (facts_.num_steps == 0) return InputError("{}: this trace has no complete step", Printable(trace_path_));
-    PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, CountChoices(trace_path_, model_.config()));
+    PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, TableOfChoices(trace_path_, model_.config()));
     PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
     PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
     PENSTOCK_ASSIGN_OR_RETURN(

@@ -66,6 +66,14 @@ std::string CheckShard(const std::string& text) {
   return status.ok() ? "" : Message(status);
 }
 
+std::string TaskHelp() {
+  std::string help;
+  for (const JobTaskTraits& task : JobTasks()) {
+    help += fmt::format("{}{}: {}", help.empty() ? "" : "; ", task.name, task.summary);
+  }
+  return help;
+}
+
 std::string CheckTask(const std::string& text) {
   return FindChoice(text, JobTasks()) != nullptr ? "" : "expected one of " + ChoiceNames(JobTasks());
 }
@@ -87,13 +95,7 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
           "answer only every N-th request, beginning with the I-th; penstock merge joins the outputs of all N shards")
       .Check(CheckShard)
       .TypeName("I/N");
-  AddFlag(
-      *command, "--task", flags->task,
-      "answer: generate answers, or score the choices of requests that have some; classify: score the choices of all "
-      "requests, and write the best one")
-      .Check(CheckTask)
-      .TypeName("NAME")
-      .ShowDefault();
+  AddFlag(*command, "--task", flags->task, TaskHelp()).Check(CheckTask).TypeName("NAME").ShowDefault();
   AddFlag(*command, "--drain", flags->job.drain_s,
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)

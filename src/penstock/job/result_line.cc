@@ -51,8 +51,7 @@ json::object Message(const ChatAnswer& answer, int64_t line_number, size_t choic
 
 // Returns the number of characters of a choice, without white space at its beginning.
 int64_t NumChars(const std::string& text) {
-  const auto begins_character = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; };
-  return std::ranges::count_if(WithoutLeadingSpace(text), begins_character);
+  return std::ranges::count_if(WithoutLeadingSpace(text), [](char byte) { return !ContinuesCharacter(byte); });
 }
 
 std::vector<ChoiceScore> ScoresOf(const RequestResult& result) {

@@ -29,8 +29,6 @@ std::string CompletionToken(const std::string& bytes) {
   return text;
 }
 
-bool ContinuesCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
-
 // The tokens of a completion's text: with an echo those of the prompt, then those of the answer.
 struct ShownToken {
   const TokenLogprobs* token = nullptr;

@@ -102,7 +102,7 @@ absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const M
   }
 }
 
-absl::StatusOr<CorrelationTable> CountChoices(const std::string& trace_path, const ModelConfig& config) {
+absl::StatusOr<CorrelationTable> TableOfChoices(const std::string& trace_path, const ModelConfig& config) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, config));
   CorrelationTable table(CorrelationShapeOf(config, 0), MaxCorrelationPaths(config, 0));
   for (;;) {

@@ -38,7 +38,7 @@ absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const M
 
 // Counts how often each expert was chosen, as a correlation table with paths of length 0. Errors are those of
 // TraceRouting.
-absl::StatusOr<CorrelationTable> CountChoices(const std::string& trace_path, const ModelConfig& config);
+absl::StatusOr<CorrelationTable> TableOfChoices(const std::string& trace_path, const ModelConfig& config);
 
 // Returns the options with budgets that leave room for `share` of the experts (0 < share <= 1), or for as many as the
 // schedule needs. The room is in the tier that computes the layers. Returns kUsage when batch size, prefill chunk or

@@ -24,7 +24,7 @@ struct RankSplit {
   int num_ranks = 1;
   bool by_heads = false;      // the ranks share the attention heads, too (parallel/head_split.h)
   bool cuts_experts = false;  // each rank has a part of every expert
-  // Where whole experts of several ranks lie; null: this rank has all experts, or a part of each.
+  // Says which ranks hold which whole experts; null: this rank has all experts, or a part of each.
   std::shared_ptr<const ExpertPlacement> placement = nullptr;
 
   // Returns this rank's columns of an expert with `expert_dim` of them. Experts are cut between groups of `unit`

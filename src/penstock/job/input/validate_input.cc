@@ -188,7 +188,7 @@ void CountParsing(const Line& line, const LinePlace& place, InputReport& report)
 }
 
 // Counts what a request with choices holds, and sets what its engine requests ask for.
-void CountChoices(const JobRequest& request, SamplingParams& params, InputReport& report) {
+void CountGivenChoices(const JobRequest& request, SamplingParams& params, InputReport& report) {
   if (request.choices.empty()) return;
   uint64_t text_bytes = 0;
   int64_t num_tokens = 0;
@@ -220,7 +220,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
-  CountChoices(parsed.request, params, report);
+  CountGivenChoices(parsed.request, params, report);
   report.max_further_tokens =
       std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
   if (!parsed.error.has_value()) {
