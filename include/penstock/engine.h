@@ -67,6 +67,9 @@ struct Request {
   // With sampling.prompt_logprobs: the index of the first token of the prompt whose log-probabilities are wanted. The
   // tokens before the one that predicts it can share KV entries with other requests.
   int64_t first_scored = 0;
+  // For encoder-decoder models: the encoder reads this many first tokens of prompt_ids. The others are given to the
+  // decoder; the first of these is ModelInfo::decoder_start_id. 0: the encoder reads all, and the decoder begins.
+  int64_t num_encoded = 0;
   // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. This is then at
   // least 1, and may lie directly behind the prompt.
   std::vector<TokenId> rivals = {};
@@ -106,6 +109,7 @@ struct ModelInfo {
   std::string dtype;        // dtype of the computation ("f32", "bf16"), or the format of weights times codes ("int8")
   int64_t vocab_size = 0;
   int64_t context_length = 0;
+  std::optional<TokenId> decoder_start_id = {};  // of encoder-decoder models: the token with which the decoder begins
   // Maximum bytes of a prompt's text. A longer text cannot fit the context, whatever its tokens, so it can be refused
   // without tokenizing. 0: unknown.
   uint64_t max_prompt_bytes = 0;
@@ -300,8 +304,9 @@ class Engine {
   // Ends the files of trace_path, trace_html_path, routing_path and correlation_path; kIo when one could not be
   // written. REQUIRES: called once, when the engine is done.
   virtual absl::Status CloseTraces() { return absl::OkStatus(); }
-  // Returns the logits [ids.size(), vocab_size] after each token (for tests and tools). REQUIRES: idle().
-  virtual absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) = 0;
+  // Returns the logits [ids.size(), vocab_size] after each token (for tests and tools). With an encoder: of the tokens
+  // from num_encoded on, which is then more than 0 (Request::num_encoded). REQUIRES: idle().
+  virtual absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids, int64_t num_encoded = 0) = 0;
 };
 
 // Returns the exit code that the command line gives for this status: 0 success, 1 a fault of Penstock, 2 bad usage, 3

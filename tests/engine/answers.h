@@ -18,10 +18,12 @@ struct Answer {
 };
 
 // Returns a request that generates nothing: it scores the prompt from `first_scored` on, and there also `rivals`.
-inline Request ScoringRequest(std::vector<TokenId> prompt, int64_t first_scored, std::vector<TokenId> rivals) {
+inline Request ScoringRequest(std::vector<TokenId> prompt, int64_t first_scored, std::vector<TokenId> rivals,
+                              int64_t num_encoded = 0) {
   return {.prompt_ids = std::move(prompt),
           .sampling = {.temperature = 0, .max_tokens = 0, .prompt_logprobs = 1},
           .first_scored = first_scored,
+          .num_encoded = num_encoded,
           .rivals = std::move(rivals)};
 }
 
@@ -39,6 +41,13 @@ inline std::vector<Request> Requests(const Golden& golden) {
       request.sampling.top_p = 0.9;
       requests.push_back(request);
     }
+  }
+  if (golden.has_encoder()) {
+    std::vector<TokenId> begun = golden.text(0);
+    begun.resize(golden.num_encoded(0) + 1);
+    requests.push_back(ScoringRequest(begun, std::ssize(begun), {5, 6, 5}, golden.num_encoded(0)));
+    requests.push_back(ScoringRequest(golden.text(1), golden.num_encoded(1) + 9, {}, golden.num_encoded(1)));
+    return requests;
   }
   requests.push_back(ScoringRequest(golden.prompt(0), std::ssize(golden.prompt(0)), {5, 6, 5}));
   requests.push_back(ScoringRequest(golden.prompt(1), std::ssize(golden.prompt(1)) / 2, {}));

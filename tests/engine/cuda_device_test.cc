@@ -96,7 +96,7 @@ TEST_P(CudaDeviceTest, AnswersAreTheHosts) {
   const bool has_codes = std::ranges::any_of(model.weights().layers, [](const LayerTensors& layer) {
     return !layer.experts.empty() && IsBlocks(ResidentFormat(*layer.experts[0].down_proj, ComputeDtype::kF32));
   });
-  if (model.config().mla.is_on() || has_codes) {
+  if (model.config().mla.is_on() || model.config().encoder.is_on() || has_codes) {
     const auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
     ASSERT_FALSE(engine.ok());
     EXPECT_THAT(std::string(engine.status().message()), testing::HasSubstr("not computed on GPUs yet"));

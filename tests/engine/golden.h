@@ -51,6 +51,19 @@ class Golden {
   std::vector<TokenId> prompt(int i) const { return Ids("prompts", i); }
   std::vector<TokenId> greedy(int i) const { return Ids("greedy", i); }
 
+  // In an encoder-decoder model, the encoder reads the prompts; text() adds what the decoder reads, up to the last
+  // token of which there are logits.
+  bool has_encoder() const { return expected_.get_object().contains("num_dropped"); }
+  int64_t num_encoded(int i) const { return has_encoder() ? std::ssize(prompt(i)) : 0; }
+  std::vector<TokenId> text(int i) const {
+    std::vector<TokenId> ids = prompt(i);
+    if (!has_encoder()) return ids;
+    const std::vector<TokenId> answer = greedy(i);
+    ids.push_back(kDecoderStart);
+    ids.insert(ids.end(), answer.begin(), answer.end() - 1);
+    return ids;
+  }
+
   bool has_tensor(const std::string& name) const {
     return std::any_of(infos_.begin(), infos_.end(), [&](const TensorInfo& info) { return info.name == name; });
   }
@@ -66,6 +79,11 @@ class Golden {
     return {};
   }
 
+  static std::vector<std::string> DecoderOnlyVariants() {
+    std::vector<std::string> names = Variants();
+    std::erase_if(names, [](const std::string& name) { return Golden(name).has_encoder(); });
+    return names;
+  }
   static std::vector<std::string> Variants() {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
@@ -76,6 +94,8 @@ class Golden {
   }
 
  private:
+  static constexpr TokenId kDecoderStart = 0;
+
   std::vector<TokenId> Ids(const char* key, int i) const {
     std::vector<TokenId> ids;
     for (const json::value& id : expected_.at(key).at(static_cast<size_t>(i)).get_array()) {

@@ -133,7 +133,9 @@ class FakeEngine : public Engine {
     return finished;
   }
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId>) override { return InputError("not here"); }
-  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId>) override { return InputError("not here"); }
+  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId>, int64_t) override {
+    return InputError("not here");
+  }
 
  private:
   struct Running {

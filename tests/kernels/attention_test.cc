@@ -23,8 +23,12 @@ struct AttentionCase {
   int64_t window;
   KvFormat format;
   int64_t values_in_key = 0;
+  // For encoder-decoder models: AttentionArgs::first, end and bias_reach; with a reach there are biases.
+  int64_t first = 0;
+  int64_t end = 0;
+  int64_t bias_reach = 0;
 
-  int64_t end_pos() const { return pos + num_rows; }
+  int64_t end_pos() const { return std::max(end, pos + num_rows); }
   int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
   int64_t row_dim() const { return group * head_dim; }
 };
@@ -54,7 +58,7 @@ class PagedKv {
     for (int64_t pos = 0; pos < c.end_pos(); ++pos) {
       if (pos % kKvPageTokens == 0) {
         std::byte* page = memory_[0].bytes + pos / kKvPageTokens * 2 * block_bytes_;
-        const int64_t first_pos = c.window > 0 ? c.pos + 1 - c.window : 0;
+        const int64_t first_pos = c.window > 0 ? c.pos + 1 - c.window : c.first;
         pages_.push_back(pos + kKvPageTokens <= first_pos ? nullptr : page);
       }
       if (pages_.back() == nullptr) continue;
@@ -94,6 +98,9 @@ template <typename Kernel>
 std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv, int64_t first_row, int64_t num_rows,
                           int64_t first_head, int64_t num_heads) {
   const std::vector<float> q = Queries(c), sinks = RandomFloats(c.group, 17);
+  const int64_t num_distances = 2 * c.bias_reach + 1;
+  std::vector<float> biases = RandomFloats(c.group * num_distances, 18);
+  for (float& bias : biases) bias /= kScale;  // large enough to matter
   std::vector<float> scratch(AttentionScratchFloats(num_rows * num_heads, c.head_dim, c.end_pos()));
   std::vector<float> out(num_rows * num_heads * c.value_dim(), -1.0f);
   kernel(AttentionArgs{.num_rows = num_rows,
@@ -107,8 +114,12 @@ std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& 
                        .head_offset_bytes = kv.head_offset_bytes(),
                        .pos = c.pos + first_row,
                        .window = c.window,
+                       .first = c.first,
+                       .end = c.end,
                        .scale = kScale,
                        .sinks = c.group % 2 == 0 ? sinks.data() + first_head : nullptr,
+                       .bias = c.bias_reach > 0 ? biases.data() + first_head * num_distances : nullptr,
+                       .bias_reach = c.bias_reach,
                        .scratch = scratch.data(),
                        .out = out.data(),
                        .out_stride = num_heads * c.value_dim()});
@@ -139,6 +150,15 @@ std::vector<AttentionCase> AllCases() {
   }
   cases.push_back({12, 1, 64, 1000, 0, KvFormat::kF32});
   for (const KvFormat format : kAllKvFormats) {
+    for (const int64_t group : {1, 2, 3}) {
+      cases.push_back({4, group, 20, 0, 0, format, 0, 0, 37, 9});   // the first rows of an encoder
+      cases.push_back({4, group, 20, 33, 0, format, 0, 0, 37, 9});  // its last rows
+      cases.push_back({3, group, 20, 37, 0, format, 0, 37, 0, 9});  // the first rows of a decoder, inside a page
+      cases.push_back({1, group, 20, 90, 0, format, 0, 37, 0, 9});  // a later row, whose first page is not read
+      cases.push_back({4, group, 20, 61, 0, format, 0, 0, 37, 0});  // cross-attention
+    }
+  }
+  for (const KvFormat format : kAllKvFormats) {
     for (const int64_t values_in_key : {7, 16, 48}) {
       cases.push_back({1, 13, 52, 0, 0, format, values_in_key});
       cases.push_back({1, 4, 52, 70, 0, format, values_in_key});
@@ -160,9 +180,10 @@ TEST_P(AttentionTest, MatchesTheOracleAndTheScalarKernels) {
     ExpectSameBits(actual, Attend(KernelsFor(Isa::kScalar).attention, c, kv));
     const std::vector<float> expected = Attend(reference::Attention, c, kv);
     // A score has at most head_dim + 2 roundings of scale * |q| * |K|; this error is the relative error of its p. exp
-    // and the sums over positions add at most (3 + 2 * count) roundings; out is a mean of V weighted by p.
-    const double q_norm = Norm(Queries(c));
-    const double roundings = (static_cast<double>(c.head_dim) + 2) * kScale * q_norm * kv.k_norm_max() + 3 +
+    // and the sums over positions add at most (3 + 2 * count) roundings; out is a mean of V weighted by p. A bias is at
+    // most 4 / scale.
+    const double q_norm = Norm(Queries(c)), bias = c.bias_reach > 0 ? 4 : 0;
+    const double roundings = (static_cast<double>(c.head_dim) + 2) * kScale * q_norm * kv.k_norm_max() + 3 + 2 * bias +
                              2 * static_cast<double>(c.end_pos());
     const double tolerance = roundings * std::numeric_limits<float>::epsilon() * kv.v_norm_max();
     for (size_t i = 0; i < actual.size(); ++i) {
@@ -187,6 +208,19 @@ TEST_P(AttentionTest, ARowAloneHasTheBitsThatItHasAmongOthers) {
   for (const KvFormat format : kAllKvFormats) {
     for (const int64_t window : {0, 3, 40}) {
       const AttentionCase c = {6, 2, 32, 77, window, format};
+      const PagedKv kv(c);
+      const std::vector<float> whole = Attend(table_.attention, c, kv);
+      for (int64_t row = 0; row < 6; ++row) {
+        ExpectSameBits(Attend(table_.attention, c, kv, row, 1, 0, 2), std::span(whole).subspan(row * 64, 64));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, ARowOfAnEncoderAloneHasTheBitsThatItHasAmongOthers) {
+  for (const KvFormat format : kAllKvFormats) {
+    for (const auto& [first, end] : {std::pair<int64_t, int64_t>(0, 81), std::pair<int64_t, int64_t>(30, 0)}) {
+      const AttentionCase c = {6, 2, 32, 40, 0, format, 0, first, end, 12};
       const PagedKv kv(c);
       const std::vector<float> whole = Attend(table_.attention, c, kv);
       for (int64_t row = 0; row < 6; ++row) {

@@ -337,6 +337,68 @@ TEST(ModelConfigTest, DenseLayersOfQwen) {
   EXPECT_THAT(RefusalOf(fields + R"(, "num_experts": 1)"), HasSubstr("more than the number of experts 1"));
 }
 
+// Returns google/switch-base-8's dims as published, with `fields` replacing its own.
+std::string SwitchWith(std::string_view fields) {
+  json::object config = ParseJson(R"({"architectures": ["SwitchTransformersForConditionalGeneration"],
+      "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_decoder_layers": 12,
+      "num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6, "num_heads": 12, "num_experts": 8,
+      "expert_capacity": 64, "eos_token_id": 1, "pad_token_id": 0, "layer_norm_epsilon": 1e-6})",
+                                  Fault::kInternal)
+                            ->get_object();
+  const json::value changes = ParseJson(fmt::format("{{{}}}", fields), Fault::kInternal).value();
+  for (const auto& [key, value] : changes.get_object()) config[key] = value;
+  return std::string(json::serialize(config));
+}
+
+TEST(ModelConfigTest, ReadsAnEncoderAndADecoder) {
+  const auto config = ParseModelConfig(SwitchWith(R"("num_layers": 6, "num_sparse_encoder_layers": 3)"));
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_EQ(config->encoder.num_layers, 6);
+  EXPECT_EQ(config->num_layers, 18);
+  EXPECT_EQ(config->num_kv_layers(), 12);
+  EXPECT_THAT(config->moe_layers(), ElementsAre(1, 3, 5, 7, 9, 11, 13, 15, 17));
+  EXPECT_EQ(config->kv_layer_of(5), 5);
+  EXPECT_EQ(config->kv_layer_of(6), 0);
+  EXPECT_FALSE(config->has_cross_attention(5));
+  EXPECT_TRUE(config->has_cross_attention(6));
+  EXPECT_EQ(config->encoder.expert_capacity, 64);
+  EXPECT_EQ(config->encoder.num_buckets, 32);
+  EXPECT_EQ(config->encoder.max_distance, 128);
+  EXPECT_EQ(config->num_topk, 1);
+  EXPECT_FALSE(config->is_gated);
+  EXPECT_FALSE(config->router.renormalises);
+  EXPECT_TRUE(config->tie_embeddings);
+  EXPECT_EQ(config->attention_scale, 1);
+  EXPECT_EQ(config->rotary_dim_of(0), 0);
+  EXPECT_EQ(config->dense_ffn_dim, 3072);
+  // A deeper encoder takes the KV pages' layers several times.
+  const auto deep = ParseModelConfig(SwitchWith(
+      R"("num_layers": 5, "num_decoder_layers": 2, "num_sparse_decoder_layers": 1, "decoder_start_token_id": 7)"));
+  ASSERT_TRUE(deep.ok()) << Message(deep.status());
+  EXPECT_EQ(deep->kv_layer_of(4), 0);
+  EXPECT_EQ(deep->encoder.start_id, 7);
+}
+
+TEST(ModelConfigTest, RefusesEncodersThatItCannotRun) {
+  for (const auto& [field, message] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("feed_forward_proj": "gated-gelu")", "'relu'"},
+           {R"("dense_act_fn": "gelu_new")", "'relu'"},
+           {R"("num_selected_experts": 2)", "num_selected_experts: expected 1"},
+           {R"("tie_word_embeddings": false)", "tie_word_embeddings: expected true"},
+           {R"("router_dtype": "bfloat16")", "'router_dtype'"},
+           {R"("expert_capacity": 0)", "'expert_capacity'"},
+           {R"("relative_attention_num_buckets": 30)", "multiple of 4"},
+           {R"("relative_attention_max_distance": 16)", "maximum distance, 16"},
+           {R"("num_decoder_layers": 1020)", "1032 layers in encoder and decoder"},
+           {R"("num_sparse_encoder_layers": 13, "num_sparse_decoder_layers": 13)", "no layer has experts"},
+           {R"("decoder_start_token_id": 32128)", "'decoder_start_token_id'"}}) {
+    const auto config = ParseModelConfig(SwitchWith(field));
+    ASSERT_FALSE(config.ok()) << field;
+    EXPECT_EQ(FaultOf(config.status()), Fault::kModel);
+    EXPECT_THAT(Message(config.status()), HasSubstr(message));
+  }
+}
+
 TEST(GenerationConfigTest, ReadsAndRefuses) {
   const auto config =
       ParseGenerationConfig(R"({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7, "top_k": 20,

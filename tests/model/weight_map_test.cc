@@ -132,6 +132,27 @@ TEST(WeightMapTest, MapsTheGoldenModelsOfEveryFamily) {
   }
 }
 
+TEST(WeightMapTest, NumbersAnEncodersLayersBeforeTheDecoders) {
+  const auto folder = ModelFolder::Open(std::string(PENSTOCK_GOLDEN_DIR) + "/switch-odd");
+  ASSERT_TRUE(folder.ok());
+  const auto config = LoadModelConfig(*folder);
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  const auto checkpoint = Checkpoint::Open(*folder);
+  ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+  const auto map = MapWeights(*config, *checkpoint);
+  ASSERT_TRUE(map.ok()) << Message(map.status());
+  ASSERT_EQ(map->layers.size(), 8u);
+  EXPECT_EQ(map->layers[2].cross_q_proj, nullptr);
+  ASSERT_NE(map->layers[3].cross_q_proj, nullptr);
+  EXPECT_EQ(map->layers[3].cross_q_proj->name, "model.layers.3.cross_attn.q_proj.weight");
+  EXPECT_EQ(map->layers[2].experts.size(), 5u);
+  EXPECT_EQ(map->layers[2].experts[4].gate_proj, nullptr);
+  EXPECT_EQ(map->layers[2].experts[4].total_bytes(), 2u * 37 * 29 * 4);
+  EXPECT_EQ(map->layers[3].dense_ffn.gate_proj, nullptr);
+  EXPECT_NE(map->encoder_bias->extent.offset_bytes, map->decoder_bias->extent.offset_bytes);
+  EXPECT_EQ(map->lm_head, map->embedding);
+}
+
 TEST(WeightMapTest, ListsMissingMisshapenAndUnknownTensors) {
   auto tensors = MixtralTensors();
   Remove(tensors, "layers.1.block_sparse_moe.experts.2.w2");

@@ -37,9 +37,7 @@ Values ValuesOf(const WeightMap& map) {
                                                          : values.ffn) += Elements(tensor);
                        });
     for (const FfnTensors& expert : layer.experts) {
-      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
-        values.experts += Elements(*tensor);
-      }
+      expert.ForEach([&](const TensorInfo& tensor) { values.experts += Elements(tensor); });
     }
   }
   return values;
@@ -50,7 +48,9 @@ Values ValuesOf(const ModelConfig& config) {
   const auto num_layers = static_cast<double>(config.num_layers),
              num_moe = static_cast<double>(config.num_moe_layers());
   const auto of = [](const OperationCost& one_row) { return one_row.flops / 2; };
-  return {.attention = num_layers * (of(cost.PreAttention(1)) + of(cost.PostAttention(1))),
+  const auto num_cross = config.encoder.is_on() ? static_cast<double>(config.num_kv_layers()) : 0;
+  return {.attention = num_layers * (of(cost.PreAttention(1)) + of(cost.PostAttention(1))) +
+                       num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))),
           .router = num_moe * of(cost.Route(1)),
           .ffn = num_moe * of(cost.SharedFfn(1)) + (num_layers - num_moe) * of(cost.DenseFfn(1)),
           .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),
@@ -77,7 +77,8 @@ TEST_P(DescribedModelTest, IsPlanned) {
   const DescribedModel model = DescribedModel::FromConfig(folder + "/config.json", "f32").value();
   const Workload workload = ParseWorkload("prompt=40,gen=20").value();
   for (const char* spec : {"none:dram=24GiB", "t4"}) {
-    if (model.config().mla.is_on() && std::string_view(spec) == "t4") continue;
+    const bool is_on_gpus = !model.config().mla.is_on() && !model.config().encoder.is_on();
+    if (!is_on_gpus && std::string_view(spec) == "t4") continue;
     const Hardware hardware = HardwarePreset(spec).value();
     const EngineOptions options = OptionsFor({.batch_size = 4}, hardware, workload).value();
     const auto plan = PlanOn(hardware, options, model);

@@ -45,6 +45,32 @@ RC_GTEST_PROP(PassRows, DecodingSequencesComeFirstAndPromptsFillTheRest, ()) {
   RC_ASSERT(!full || room == 0);
 }
 
+RC_GTEST_PROP(PassRows, EncodersReadWholePromptsBeforeAnythingElse, ()) {
+  auto sequences = AnySequences();
+  int64_t longest = 0, num_to_encode = 0;
+  for (SequenceState& sequence : sequences) {
+    if (!sequence.in_prefill || *rc::gen::arbitrary<bool>()) continue;
+    sequence.num_to_encode = *rc::gen::inRange<int64_t>(1, 100);
+    sequence.num_pending = sequence.num_to_encode + 1;
+    longest = std::max(longest, sequence.num_to_encode);
+    ++num_to_encode;
+  }
+  const PassLimits limits{.max_rows = std::ssize(sequences) + longest + *rc::gen::inRange<int64_t>(0, 200)};
+  const auto parts = ChooseRows(sequences, limits);
+  if (num_to_encode == 0) {
+    RC_ASSERT(!IsToEncode(sequences, parts));
+    return;
+  }
+  RC_ASSERT(!parts.empty());
+  int64_t num_rows = 0;
+  for (const SequenceRows& part : parts) {
+    RC_ASSERT(part.num_rows == sequences[part.sequence_idx].num_to_encode);
+    num_rows += part.num_rows;
+  }
+  RC_ASSERT(num_rows <= limits.max_rows);
+  RC_ASSERT(IsToEncode(sequences, parts) == (std::ssize(parts) < num_to_encode));
+}
+
 RC_GTEST_PROP(PassRows, MicroBatchesKeepEveryPartOnce, ()) {
   const auto sequences = AnySequences();
   const PassLimits limits{.max_rows = std::ssize(sequences) + *rc::gen::inRange<int64_t>(0, 200),

@@ -56,7 +56,10 @@ std::vector<Kind> KindsOf(const WeightMap& map) {
       shared{"shared FFNs"}, experts{"experts"}, vectors{"norms and biases"};
   embedding.Add(map.embedding);
   if (map.lm_head != map.embedding) lm_head.Add(map.lm_head);
-  for (const TensorInfo* tensor : {map.lm_head_bias, map.final_norm, map.final_norm_bias}) vectors.Add(tensor);
+  for (const TensorInfo* tensor :
+       {map.lm_head_bias, map.final_norm, map.final_norm_bias, map.encoder_norm, map.encoder_bias, map.decoder_bias}) {
+    vectors.Add(tensor);
+  }
   for (const LayerTensors& layer : map.layers) {
     const auto is_of = [](const FfnParts<const TensorInfo*>& ffn, const TensorInfo& tensor) {
       return &tensor == ffn.gate_proj || &tensor == ffn.up_proj || &tensor == ffn.down_proj;
@@ -68,7 +71,7 @@ std::vector<Kind> KindsOf(const WeightMap& map) {
                          is_of(layer.dense_ffn, tensor) ? dense.Add(&tensor) : shared.Add(&tensor);
                        });
     for (const FfnTensors& expert : layer.experts) {
-      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) experts.Add(tensor);
+      expert.ForEach([&](const TensorInfo& tensor) { experts.Add(&tensor); });
     }
   }
   std::vector<Kind> kinds;

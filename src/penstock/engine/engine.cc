@@ -21,11 +21,13 @@
 #include "penstock/engine/executor.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/rank_agreement.h"
+#include "penstock/engine/request_check.h"
 #include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/measure/routing_study.h"
 #include "penstock/memory/kv_sequence.h"
+#include "penstock/model/family.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
@@ -66,7 +68,7 @@ class EngineImpl : public InstrumentedEngine {
   int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }
   absl::StatusOr<std::vector<Completion>> Step() override;
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
-  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override;
+  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids, int64_t num_encoded) override;
   MachineRates MeasureRates() override {
     PENSTOCK_CHECK(idle());
     const MachineRates rates = executor_->MeasureRates();
@@ -83,7 +85,9 @@ class EngineImpl : public InstrumentedEngine {
     return {.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()};
   }
   bool ranks_were_busy() const override { return ranks_were_busy_; }
-  absl::Status Check(const Request& request) const override;
+  absl::Status Check(const Request& request) const override {
+    return CheckRequest(request, *model_, policy().plan.context_length);
+  }
 
  private:
   EngineImpl() = default;
@@ -103,7 +107,9 @@ class EngineImpl : public InstrumentedEngine {
             .prompt = sequence.token_ids(),
             .first_needed_row = sequence.first_needed_row(),
             .max_positions = sequence.max_positions(),
-            .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
+            // With an encoder, the entries of a position depend on the whole prompt.
+            .shares_pages = shares_prefixes_ && !model_->config.encoder.is_on() &&
+                            !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
   }
   // Returns the waiting request that is admitted next: of the first ones, the one that shares the most pages.
   size_t ChooseWaiting() const;
@@ -112,12 +118,14 @@ class EngineImpl : public InstrumentedEngine {
   // another one will compute its next page in this step; `pages` are those that will be computed.
   absl::StatusOr<SequenceState> Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages);
   absl::StatusOr<std::vector<RowRange>> BuildBatch();
+  // Whether a pass of these rows ends a sequence for certain, so that a waiting request gets its place.
+  bool FreesPlaces(std::span<const SequenceRows> chosen) const;
   void AddRows(Sequence& sequence, int64_t num_rows);
   void SampleRows(const RowLogits& result);
   // Tells the KV cache which entries the last pass has computed.
   void KeepEntries();
-  // Calls visit(position, logits of that position) for each of `ids`.
-  absl::Status VisitLogits(std::span<const TokenId> ids,
+  // Calls visit(position, logits of that position) for each of `ids` from num_encoded on.
+  absl::Status VisitLogits(std::span<const TokenId> ids, int64_t num_encoded,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
   absl::Status CheckIds(std::span<const TokenId> ids) const { return CheckTokenIds(ids, model_->config.vocab_size); }
   PassLimits pass_limits() const {
@@ -297,32 +305,8 @@ std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
   return bytes;
 }
 
-absl::Status EngineImpl::Check(const Request& request) const {
-  PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
-  // The last token of a text predicts nothing if nothing follows, so it takes no position.
-  const int64_t num_behind = request.sampling.max_tokens > 0 ? 1 : request.rivals.empty() ? -1 : 0;
-  PENSTOCK_RETURN_IF_ERROR(
-      CheckPrompt(request.prompt_ids, model_->config.vocab_size, policy().plan.context_length, num_behind));
-  for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(CheckIds({&id, 1}));
-  for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(CheckIds(word));
-  PENSTOCK_RETURN_IF_ERROR(CheckIds(request.sampling.stop_token_ids));
-  PENSTOCK_RETURN_IF_ERROR(CheckIds(request.rivals));
-  if (!request.rivals.empty() && (request.sampling.max_tokens > 0 || request.sampling.prompt_logprobs < 0)) {
-    return InputError("rivals: only a prompt that is scored, with max_tokens 0 and prompt_logprobs, has them");
-  }
-  const int64_t last_scored = std::ssize(request.prompt_ids) - (request.rivals.empty() ? 1 : 0);
-  const int64_t min_scored = request.rivals.empty() ? 0 : 1;
-  if (request.first_scored < min_scored || request.first_scored > last_scored) {
-    return InputError("first_scored: expected a number from {} to {}, found {}", min_scored, last_scored,
-                      request.first_scored);
-  }
-  if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
-    return InputError("stop texts need a tokenizer, and the model folder has none");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
+  BeginDecoding(*model_, request);
   PENSTOCK_RETURN_IF_ERROR(Check(request));
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   // Generation ends at the context's end with finish reason "length".
@@ -384,7 +368,8 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   sequence.kv()->Open(sequence.token_ids(), first + num_rows);
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
     batch_.AddRow(sequence.token_id(pos), pos, sequence.kv()->pages(), static_cast<uint32_t>(sequence.id()),
-                  policy().kv_window, sequence.num_prompt_tokens());
+                  policy().kv_window,
+                  sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.num_prompt_tokens());
     sequence_of_row_.push_back(&sequence);
     const bool is_last = pos + 1 == first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
     if (is_last || sequence.wants_prompt_logprobs(pos + 1)) batch_.logit_rows.push_back(batch_.num_rows() - 1);
@@ -403,7 +388,15 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
       .num_computed = sequence.num_computed(),
       .num_pending = sequence.num_pending(),
       .in_prefill = sequence.in_prefill(),
-      .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second};
+      .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second,
+      .num_to_encode = sequence.num_to_encode()};
+}
+
+bool EngineImpl::FreesPlaces(std::span<const SequenceRows> chosen) const {
+  return !waiting_.empty() && std::ranges::any_of(chosen, [&](const SequenceRows& part) {
+    const Sequence& sequence = *running_[part.sequence_idx];
+    return part.num_rows == sequence.num_pending() && sequence.num_generated() + 1 >= sequence.sampling().max_tokens;
+  });
 }
 
 absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
@@ -415,7 +408,9 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   batch_.Clear();
   sequence_of_row_.clear();
   std::vector<RowRange> micro_batches;
-  for (const auto& micro_batch : CutMicroBatches(ChooseRows(states, pass_limits()), pass_limits())) {
+  const std::vector<SequenceRows> chosen = ChooseRows(states, pass_limits());
+  batch_.next_encodes = model_->config.encoder.is_on() && (IsToEncode(states, chosen) || FreesPlaces(chosen));
+  for (const auto& micro_batch : CutMicroBatches(chosen, pass_limits())) {
     const int64_t begin = batch_.num_rows();
     for (const SequenceRows& part : micro_batch) AddRows(*running_[part.sequence_idx], part.num_rows);
     micro_batches.push_back({begin, batch_.num_rows()});
@@ -520,7 +515,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   return finished;
 }
 
-absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
+absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids, int64_t num_encoded,
                                      absl::FunctionRef<void(int64_t, std::span<const float>)> visit) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   PENSTOCK_CHECK(idle());
@@ -530,6 +525,12 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   if (num_ids < 1 || num_ids > policy().plan.context_length) {
     return InputError("expected 1 to {} tokens (the context length), found {}", policy().plan.context_length, num_ids);
   }
+  if (model_->config.encoder.is_on() != (num_encoded > 0) || num_encoded >= num_ids) {
+    return InputError("{} models {}", model_->config.family->name,
+                      model_->config.encoder.is_on() ? "have an encoder, which reads a prompt: texts have no logits of "
+                                                       "their own"
+                                                     : "have no encoder");
+  }
   std::optional<KvSequence> kv = KvSequence::Create({.cache = executor_->kv_cache(),
                                                      .window = policy().kv_window,
                                                      .prompt = ids,
@@ -537,14 +538,15 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
                                                      .shares_pages = false});
   PENSTOCK_CHECK(kv.has_value());  // the plan has room for one sequence of the whole context
   absl::Status failed;
-  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok();
-       begin += pass_limits().max_rows_of_sequence()) {
-    const int64_t end = std::min(num_ids, begin + pass_limits().max_rows_of_sequence());
+  for (int64_t begin = 0, end = 0; begin < num_ids && broken_.ok() && failed.ok(); begin = end) {
+    end = std::min(num_ids, begin + pass_limits().max_rows_of_sequence());
+    const bool encodes = begin < num_encoded;
+    if (encodes) end = num_encoded;
     batch_.Clear();
     kv->Open(ids, end);
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_ids);
-      batch_.logit_rows.push_back(pos - begin);
+      batch_.AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_encoded > 0 ? num_encoded : num_ids);
+      if (!encodes) batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();
     broken_ = RunPass({{0, batch_.num_rows()}}, [&](const RowLogits& result) {
@@ -565,17 +567,18 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
 absl::StatusOr<std::vector<double>> EngineImpl::ScoreTokens(std::span<const TokenId> ids) {
   std::vector<double> logprobs;
   const int64_t num_ids = static_cast<int64_t>(ids.size());
-  PENSTOCK_RETURN_IF_ERROR(VisitLogits(ids, [&](int64_t pos, std::span<const float> logits) {
+  PENSTOCK_RETURN_IF_ERROR(VisitLogits(ids, 0, [&](int64_t pos, std::span<const float> logits) {
     if (pos + 1 < num_ids) logprobs.push_back(LogProbability(logits, ids[pos + 1]));
   }));
   if (std::ranges::any_of(logprobs, [](double logprob) { return std::isnan(logprob); })) return BrokenLogits();
   return logprobs;
 }
 
-absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> ids) {
+absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> ids, int64_t num_encoded) {
   std::vector<float> all;
-  PENSTOCK_RETURN_IF_ERROR(VisitLogits(
-      ids, [&](int64_t, std::span<const float> logits) { all.insert(all.end(), logits.begin(), logits.end()); }));
+  PENSTOCK_RETURN_IF_ERROR(VisitLogits(ids, num_encoded, [&](int64_t, std::span<const float> logits) {
+    all.insert(all.end(), logits.begin(), logits.end());
+  }));
   return all;
 }
 

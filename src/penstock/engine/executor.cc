@@ -159,6 +159,7 @@ absl::Status Executor::CreateDevice(const Args& args) {
   const LoadedModel& model = args.model;
   const DeviceSpec& spec = *args.policy.device;
   const DevicePlan& plan = args.policy.plan.device;
+  device_holds_kv_ = plan.holds_kv_cache;
   if (spec.kind == DeviceKind::kCuda) {
     const CudaWorkspace workspace = CudaWorkspaceOf(model.config, args.policy.plan.context_length, plan.budget_bytes);
     PENSTOCK_ASSIGN_OR_RETURN(device_, MakeCudaDevice(spec, workspace, plan.budget_bytes));
@@ -268,7 +269,8 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
               .device_to_dram_lane = device_lanes_.device_to_dram,
               .to_device = &device_->to_device(),
               .to_host = &device_->to_host(),
-              .kv_staging = kv_staging_.has_value() ? &*kv_staging_ : nullptr};
+              .kv_staging = kv_staging_.has_value() ? &*kv_staging_ : nullptr,
+              .holds_kv_cache = device_holds_kv_};
   }
   std::optional<RankRows> rank_rows;
   if (heads_ != nullptr) {

@@ -120,6 +120,7 @@ class Executor {
   std::optional<ModelCost> cut_expert_cost_;
   Device::Lanes device_lanes_;
   std::optional<KvStaging> kv_staging_;
+  bool device_holds_kv_ = false;
   ExpertTiers experts_;
   LaneRates rates_;  // for schedules that plan by times
   ScheduleOptions schedule_options_;

@@ -27,8 +27,8 @@ void serialize(Archive& archive, SamplingParams& params) {
 
 template <class Archive>
 void serialize(Archive& archive, Request& request) {
-  auto& [prompt_ids, sampling, continues_text, first_scored, rivals] = request;
-  archive(prompt_ids, sampling, continues_text, first_scored, rivals);
+  auto& [prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals] = request;
+  archive(prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals);
 }
 
 template <class Archive>

@@ -123,7 +123,9 @@ class RankedEngine : public Engine {
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override {
     return own_.engine().ScoreTokens(ids);
   }
-  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override { return own_.engine().Logits(ids); }
+  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids, int64_t num_encoded) override {
+    return own_.engine().Logits(ids, num_encoded);
+  }
   MachineRates MeasureRates() override { return {}; }  // one rank's rates do not bound all of them
   absl::Status CloseTraces() override { return own_.engine().CloseTraces(); }
 

@@ -11,6 +11,7 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
     : id_(id),
       sampling_(std::move(request.sampling)),
       num_prompt_tokens_(static_cast<int64_t>(request.prompt_ids.size())),
+      num_encoded_(request.num_encoded),
       token_ids_(std::move(request.prompt_ids)),
       history_(sampling_),
       decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)),
@@ -19,7 +20,7 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       // The last token of a prompt that is only scored predicts nothing.
       num_unwanted_(sampling_.max_tokens == 0 && rivals_.empty() && num_prompt_tokens_ > 1 ? 1 : 0) {
   if (decoder_ && request.continues_text) decoder_->ContinueText();
-  history_.AddPrompt(token_ids_);
+  history_.AddPrompt(token_ids().subspan(num_encoded_));
   if (sampling_.prompt_logprobs >= 0) {
     prompt_logprobs_.resize(static_cast<size_t>(num_prompt_tokens_ - first_scored_));
     if (first_scored_ == 0) prompt_logprobs_[0].chosen.token_id = token_ids_[0];
@@ -95,7 +96,8 @@ Completion Sequence::Release() {
   PENSTOCK_CHECK(finished_);
   Completion completion;
   completion.request_id = id_;
-  completion.num_prompt_tokens = num_prompt_tokens_;
+  // The token with which a decoder begins is not the caller's.
+  completion.num_prompt_tokens = num_prompt_tokens_ - (num_encoded_ > 0 ? 1 : 0);
   if (failed()) {
     completion.status = std::move(status_);
     return completion;

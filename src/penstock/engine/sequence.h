@@ -34,6 +34,9 @@ class Sequence {
   // Whether a part of the prompt is not yet computed.
   bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
   int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
+  // Returns how many positions an encoder reads, and how many of them it has not read.
+  int64_t num_encoded() const { return num_encoded_; }
+  int64_t num_to_encode() const { return std::max<int64_t>(0, num_encoded_ - num_computed_); }
   // Returns the maximum number of positions that the sequence can take.
   int64_t max_positions() const { return num_prompt_tokens_ - num_unwanted_ + sampling_.max_tokens; }
   int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
@@ -85,6 +88,7 @@ class Sequence {
   RequestId id_;
   SamplingParams sampling_;
   int64_t num_prompt_tokens_;
+  int64_t num_encoded_;
   std::vector<TokenId> token_ids_;  // prompt and generated
   int64_t num_computed_ = 0;
   TokenHistory history_;

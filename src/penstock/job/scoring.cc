@@ -38,10 +38,15 @@ SamplingParams ScoringParams(int num_top) {
 
 absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest& request) {
   ScoredPrompt scored;
-  if (request.kind == RequestKind::kCompletion && request.prompt_ids.empty()) {
+  const std::optional<TokenId> start = maker.model.decoder_start_id;
+  if (request.kind == RequestKind::kCompletion && request.prompt_ids.empty() && !start.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(TokenizeBehindText(maker, request, scored));
   } else {
     PENSTOCK_ASSIGN_OR_RETURN(scored.prompt, PromptOf(maker, request, {}));
+    if (start.has_value()) {
+      scored.num_encoded = std::ssize(scored.prompt);
+      scored.prompt.push_back(*start);
+    }
     for (const ScoredText& choice : request.choices) {
       if (choice.ids.empty()) {
         PENSTOCK_ASSIGN_OR_RETURN(scored.choices.emplace_back(), maker.tokenize_piece(choice.text));
@@ -57,16 +62,20 @@ absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest
 }
 
 Request FirstScoringRequest(const ScoredPrompt& scored, int num_top) {
-  Request request{
-      .prompt_ids = scored.prompt, .sampling = ScoringParams(num_top), .first_scored = std::ssize(scored.prompt)};
+  Request request{.prompt_ids = scored.prompt,
+                  .sampling = ScoringParams(num_top),
+                  .first_scored = std::ssize(scored.prompt),
+                  .num_encoded = scored.num_encoded};
   for (const std::vector<TokenId>& choice : scored.choices) request.rivals.push_back(choice[0]);
   return request;
 }
 
 Request FurtherScoringRequest(const ScoredPrompt& scored, size_t choice_idx, int num_top) {
   const std::vector<TokenId>& choice = scored.choices[choice_idx];
-  Request request{
-      .prompt_ids = scored.prompt, .sampling = ScoringParams(num_top), .first_scored = std::ssize(scored.prompt) + 1};
+  Request request{.prompt_ids = scored.prompt,
+                  .sampling = ScoringParams(num_top),
+                  .first_scored = std::ssize(scored.prompt) + 1,
+                  .num_encoded = scored.num_encoded};
   request.prompt_ids.insert(request.prompt_ids.end(), choice.begin(), choice.end());
   return request;
 }

@@ -19,14 +19,15 @@ namespace penstock {
 
 // The tokens of a request with choices.
 struct ScoredPrompt {
-  std::vector<TokenId> prompt;
+  std::vector<TokenId> prompt;                // with an encoder, also the token with which the decoder begins
+  int64_t num_encoded = 0;                    // Request::num_encoded
   std::vector<std::vector<TokenId>> choices;  // none is empty
 };
 
 // Tokenizes the prompt and the choices. A choice that is a text continues the text of the prompt: its tokens are those
 // of both together behind the prompt's, and spaces at the prompt's end count as the choice's. So does
-// lm-evaluation-harness. Behind a chat, or a prompt of token ids, the choice's text is tokenized on its own. kInput as
-// PromptOf(), and for a choice without tokens.
+// lm-evaluation-harness. Behind a chat, a prompt of token ids, or a prompt that an encoder reads, the choice's text is
+// tokenized on its own. kInput as PromptOf(), and for a choice without tokens.
 absl::StatusOr<ScoredPrompt> ScoredPromptOf(const PromptMaker& maker, JobRequest& request);
 
 // Returns the request that computes the prompt and scores the first token of each choice, with `num_top` alternatives.

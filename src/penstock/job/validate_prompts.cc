@@ -62,12 +62,13 @@ class Validator {
     for (const auto& [id, bias] : sampling.logit_bias) {
       PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size));
     }
-    const bool shares = job_.shares_prefixes && sampling.prompt_logprobs < 0;
+    const bool has_encoder = job_.maker.model.decoder_start_id.has_value();
+    const bool shares = job_.shares_prefixes && sampling.prompt_logprobs < 0 && !has_encoder;
     const int64_t max_tokens = sampling.max_tokens;
     const size_t num_turns = std::max<size_t>(1, request.turns.size());
     for (std::vector<std::string> answers; answers.size() < num_turns; answers.emplace_back()) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, PromptOf(job_.maker, request, answers));
-      PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids, job_.maker.model.vocab_size, context_length));
+      PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids, job_.maker.model.vocab_size, context_length, has_encoder ? 2 : 1));
       const auto num_tokens = std::ssize(ids);
       report_.num_prompts += request.num_answers;
       report_.prompt_tokens += request.num_answers * num_tokens;
@@ -87,7 +88,8 @@ class Validator {
     PENSTOCK_RETURN_IF_ERROR(check(scored.prompt, 0));
     const auto num_prompt = std::ssize(scored.prompt);
     int64_t num_given = num_prompt, longest = num_prompt;
-    int64_t num_computed = job_.shares_prefixes ? pages_.Add(scored.prompt) : num_prompt;
+    const bool shares = job_.shares_prefixes && scored.num_encoded == 0;
+    int64_t num_computed = shares ? pages_.Add(scored.prompt) : num_prompt;
     for (size_t i = 0; i < scored.choices.size(); ++i) {
       PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({scored.choices[i].data(), 1}, job_.maker.model.vocab_size));
       if (scored.choices[i].size() == 1) continue;
@@ -96,7 +98,7 @@ class Validator {
       ++report_.num_prompts;
       const auto num_tokens = std::ssize(further.prompt_ids);
       num_given += num_tokens;
-      num_computed += num_tokens - 1 - (job_.shares_prefixes ? num_prompt : 0);
+      num_computed += num_tokens - 1 - (shares ? num_prompt : 0);
       longest = std::max(longest, num_tokens);
     }
     ++report_.num_prompts;

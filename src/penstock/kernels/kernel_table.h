@@ -175,7 +175,8 @@ constexpr int64_t kAttentionHeads = 12;
 // over the row's own position and those before it, at most `window` of them. The sum of p has 16 lanes from the first
 // position on; p . V is accumulated in increasing position. For an int8 K, q is rounded to codes and a scale as K was.
 // Then q . K is the exact sum of products of codes, times (scale of q * scale of K). The scale of a V multiplies p in p
-// . V. A head's sink takes part in the maximum, and its exp is added to the sum of p after all positions.
+// . V. A head's sink takes part in the maximum, and its exp is added to the sum of p after all positions. A relative
+// bias is added to q . K, before the scale.
 struct AttentionArgs {
   int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads
@@ -189,11 +190,17 @@ struct AttentionArgs {
   KvFormat kv_format;
   int64_t head_offset_bytes;  // of this KV head's block in a page
   int64_t pos;                // of the first row
-  int64_t window;             // of sliding-window attention; 0: everything
+  int64_t window;             // of sliding-window attention; 0: everything from `first` on
+  int64_t first = 0;          // the first position that is seen; without a window
+  int64_t end = 0;            // above 0: all rows see the positions [first, end), whatever their own are
   float scale;
   const float* sinks = nullptr;  // [group] or null
-  float* scratch;                // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
-  float* out;                    // [num_rows, group, head_dim or values_in_key]
+  // [group, 2 * bias_reach + 1] or null: biases of the distances -bias_reach to bias_reach from a row to a position it
+  // sees. Greater distances have the bias of the nearest of these.
+  const float* bias = nullptr;
+  int64_t bias_reach = 0;
+  float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
+  float* out;      // [num_rows, group, head_dim or values_in_key]
   int64_t out_stride;
 };
 

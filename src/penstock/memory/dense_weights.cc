@@ -63,6 +63,8 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, cons
   } else if (!tied && part != DensePart::kLayers) {
     visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, outer.embedding);
   }
+  vector(map.encoder_bias, outer.encoder_bias);
+  vector(map.decoder_bias, outer.decoder_bias);
   if (part == DensePart::kEmbedding) {
     for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
       const LayerTensors& from = map.layers[layer_idx];
@@ -77,6 +79,7 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, cons
   vector(map.lm_head_bias, outer.lm_head_bias);
   vector(map.final_norm, outer.final_norm);
   vector(map.final_norm_bias, outer.final_norm_bias);
+  vector(map.encoder_norm, outer.encoder_norm);
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
     layer = &map.layers[layer_idx];
     ForEachPart(*layer, layers[layer_idx], vector, matrix);

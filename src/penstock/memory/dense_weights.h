@@ -34,11 +34,14 @@ struct OuterWeights {
   std::span<const float> lm_head_bias;
   std::span<const float> final_norm;
   std::span<const float> final_norm_bias;
+  std::span<const float> encoder_norm;
+  std::span<const float> encoder_bias;  // [num_buckets, num_heads], like decoder_bias
+  std::span<const float> decoder_bias;
 };
 
 // The part of the weights that one side loads. Without a device, the host loads kAll. With a device, the device loads
 // kLayers and the host kEmbedding. The host embeds, and may compute attention and experts. Therefore it holds the
-// attention sinks and the experts' biases, too.
+// attention sinks, relative biases and the experts' biases, too.
 enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
 // kUsage when so many ranks cannot share the attention heads of these weights.

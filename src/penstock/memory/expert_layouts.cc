@@ -19,15 +19,22 @@
 
 namespace penstock {
 
+void ExpertLayouts::AddMatrices(const FfnTensors& tensors, ExpertLayout& layout) {
+  const auto add = [&](const TensorInfo* tensor, WeightView FfnWeights::*view) {
+    if (tensor != nullptr) layout.matrices.push_back({.tensor = tensor, .view = view});
+  };
+  add(tensors.gate_proj, &FfnWeights::gate_proj);
+  add(tensors.up_proj, &FfnWeights::up_proj);
+  add(tensors.down_proj, &FfnWeights::down_proj);
+}
+
 // Plans the packing in place, panel by panel in stored order: each panel is copied aside and written behind the panels
 // before it. Written bytes must never reach bytes that are still to be read. Panels may be larger than the stored rows,
 // because the last panel is not full or the number of inputs is odd. So reads begin later in the slot, by the
 // difference. If rows do not follow each other (RowPlaces), reads lie behind all panels. Separate scales come last.
 ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, ComputeDtype dtype) {
   ExpertLayout layout;
-  layout.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
-                      {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
-                      {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
+  AddMatrices(tensors, layout);
   std::stable_sort(layout.matrices.begin(), layout.matrices.end(), [](const MatrixLayout& a, const MatrixLayout& b) {
     return std::pair(a.tensor->file_idx, a.tensor->extent.offset_bytes) <
            std::pair(b.tensor->file_idx, b.tensor->extent.offset_bytes);
@@ -99,9 +106,7 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOutColumns(const FfnTensors& tenso
   constexpr uint64_t kMinPieceBytes = 32 * kKiB;
   ExpertLayout layout;
   layout.is_cut = true;
-  layout.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
-                      {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
-                      {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
+  AddMatrices(tensors, layout);
   uint64_t slot_end = 0;
   // Adds a read of the bytes from `offset` of a tensor on, and returns where they land.
   const auto read = [&](const TensorInfo& tensor, uint64_t offset, uint64_t size_bytes) {
@@ -150,12 +155,15 @@ absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
     return UsageError("--parallel experts=tp: the model has no experts");
   for (const LayerTensors& layer : map.layers) {
     for (const FfnTensors& expert : layer.experts) {
-      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
-        if (IsReady(*tensor) && PanelCutUnit(*tensor->packed) == ExpertCutUnit(map)) continue;
+      const TensorInfo* uncut = nullptr;
+      expert.ForEach([&](const TensorInfo& tensor) {
+        if (!IsReady(tensor) || PanelCutUnit(*tensor.packed) != ExpertCutUnit(map)) uncut = &tensor;
+      });
+      if (uncut != nullptr) {
         return UsageError(
             "--parallel experts=tp: {}: only experts of a packed store in f32, bf16, int8 or hqq can be cut (penstock "
             "pack); use experts=ep",
-            tensor->name);
+            uncut->name);
       }
       const int64_t unit = ExpertCutUnit(map), expert_dim = expert.down_proj->shape[1];
       if (expert_dim > unit * (num_ranks - 1)) continue;
@@ -290,6 +298,7 @@ void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<
 absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* slot,
                                        std::span<std::byte> scratch) const {
   const ExpertLayout& layout = experts_[key];
+  if (part_idx >= std::ssize(layout.matrices)) return absl::OkStatus();
   if (layout.is_cut) {
     const MatrixLayout& matrix = layout.matrices[static_cast<size_t>(part_idx)];
     std::byte* target = slot + matrix.packed_offset;

@@ -4,12 +4,12 @@
 // packed in place. Immutable, so any thread may use it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/checkpoint/model_folder.h"
@@ -110,13 +110,14 @@ class ExpertLayouts {
     int64_t layer_idx = 0;
     int64_t expert_idx = 0;
     std::vector<ReadLayout> reads;
-    std::array<MatrixLayout, 3> matrices;  // in the order of their arrival
-    FileExtent finished;                   // from the start of the slot
+    absl::InlinedVector<MatrixLayout, 3> matrices;  // in the order of their arrival
+    FileExtent finished;                            // from the start of the slot
     uint64_t slot_bytes = 0;
     bool is_cut = false;
   };
   // Calls lay_out(expert_idx) for each expert of the next layer that lies on this rank, and adds what it returns.
   void AddLayer(int64_t num_experts, const RankSplit& ranks, absl::FunctionRef<ExpertLayout(int64_t)> lay_out);
+  static void AddMatrices(const FfnTensors& tensors, ExpertLayout& layout);
   static ExpertLayout LayOut(const FfnTensors& tensors, ComputeDtype dtype);
   // Lays out some columns of an expert. Its checksums are not compared, because they are of whole matrices.
   static ExpertLayout LayOutColumns(const FfnTensors& tensors, const ColumnRange& columns);

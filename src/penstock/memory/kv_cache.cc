@@ -14,7 +14,7 @@ std::string_view KvFormatName(KvFormat format) {
 }
 
 uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
-  return static_cast<uint64_t>(config.num_layers * config.num_kv_heads *
+  return static_cast<uint64_t>(config.num_kv_layers() * config.num_kv_heads *
                                KvBlock{format, config.head_dim, config.values_in_key()}.bytes());
 }
 

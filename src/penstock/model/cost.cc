@@ -34,10 +34,15 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     qkv_.Add(formats.attention, config.kv_dim(), dim);
     o_.Add(formats.attention, dim, config.q_dim());
   }
+  if (config.encoder.is_on()) {
+    cross_q_.Add(formats.attention, config.q_dim(), dim);
+    cross_kv_.Add(formats.attention, config.kv_dim(), dim);
+    cross_kv_.Add(formats.attention, config.kv_dim(), dim);
+  }
   router_.Add(WeightFormat::kF32, config.num_experts, dim);
   router_.Add(WeightFormat::kF32, config.shared_gate ? 1 : 0, dim);
   const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim) {
-    ffn.Add(formats.ffn, ffn_dim, dim);
+    if (config.is_gated) ffn.Add(formats.ffn, ffn_dim, dim);
     ffn.Add(formats.ffn, ffn_dim, dim);
     ffn.Add(formats.ffn, dim, ffn_dim);
   };
@@ -51,6 +56,12 @@ OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) con
   OperationCost cost = PreAttention(num_rows);
   cost += AttentionCore(context);
   cost += PostAttention(num_rows);
+  return cost;
+}
+
+OperationCost ModelCost::CrossProjections(int64_t num_rows) const {
+  OperationCost cost = Product(cross_q_, num_rows);
+  cost += Product(o_, num_rows);
   return cost;
 }
 

@@ -50,6 +50,10 @@ class ModelCost {
   OperationCost PreAttention(int64_t num_rows) const { return Product(qkv_, num_rows); }
   OperationCost AttentionCore(const Context& context) const;
   OperationCost PostAttention(int64_t num_rows) const { return Product(o_, num_rows); }
+  // Cross-attention of one layer of a decoder: the projections of queries and of outputs around its AttentionCore(),
+  // and the K and V of a prompt's rows.
+  OperationCost CrossProjections(int64_t num_rows) const;
+  OperationCost CrossKv(int64_t num_rows) const { return Product(cross_kv_, num_rows); }
   OperationCost Route(int64_t num_rows) const;
   // One expert, for the rows that chose it.
   OperationCost Expert(int64_t num_rows) const;
@@ -84,7 +88,7 @@ class ModelCost {
   int64_t num_topk_;
   int64_t num_experts_;
   uint64_t kv_bytes_ = 0;
-  Matrices qkv_, o_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
+  Matrices qkv_, o_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
 };
 
 }  // namespace penstock

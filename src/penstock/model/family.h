@@ -70,6 +70,15 @@ struct Family {
   std::string_view layer_prefix = "model.layers.{layer}.";
   std::span<const StoredName> stored_names = {};
 
+  // For an encoder-decoder model: the same for the encoder's layers, whose numbers begin at 0, like the decoder's. Other
+  // copies of the embedding that checkpoints may have.
+  std::string_view encoder_prefix = {};
+  std::span<const StoredName> encoder_names = {};
+  std::span<const std::string_view> ignored_names = {};
+  // The activation function of the FFNs, under the name of config.json. REQUIRES: silu if FFNs are gated.
+  std::string_view hidden_act = "silu";
+  int64_t default_topk = 0;  // 0: config.json must have it
+
   GgufFamily gguf = {};
 
   // Fills the family's own fields; the common fields are already filled. Errors go to the reader.
@@ -100,6 +109,7 @@ extern const Family kExaoneMoe;
 extern const Family kFlint;
 extern const Family kHyV3;
 extern const Family kMellum;
+extern const Family kSwitch;
 
 std::span<const Family* const> AllFamilies();
 

@@ -37,6 +37,8 @@ absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, in
   ConfigReader reader("generation_config.json", parsed->get_object());
   GenerationConfig config;
   config.eos_ids = ReadTokenIds(reader, "eos_token_id", vocab_size);
+  config.decoder_start_ids = ReadTokenIds(reader, "decoder_start_token_id", vocab_size);
+  if (config.decoder_start_ids.size() > 1) reader.Fail("decoder_start_token_id", "one token id", "several");
   config.do_sample = reader.BoolOr("do_sample", false);
   config.temperature = reader.NumberOr("temperature", 1.0, 0, kMaxTemperature);
   config.top_k = reader.IntOr("top_k", 0, 0, kMaxVocabSize);

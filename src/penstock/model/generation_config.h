@@ -15,6 +15,7 @@ namespace penstock {
 
 struct GenerationConfig {
   std::vector<TokenId> eos_ids;
+  std::vector<TokenId> decoder_start_ids;  // of an encoder-decoder model: one, or none if not given
   bool do_sample = false;
   double temperature = 1.0;
   int64_t top_k = 0;

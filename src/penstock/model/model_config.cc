@@ -52,7 +52,9 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
         fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
                     config.model_dim, config.num_heads));
   }
-  config.num_topk = reader.Int("num_experts_per_tok", 1, kMaxTopk);
+  const int64_t default_topk = config.family->default_topk;
+  config.num_topk = default_topk > 0 ? reader.IntOr("num_experts_per_tok", default_topk, 1, kMaxTopk)
+                                     : reader.Int("num_experts_per_tok", 1, kMaxTopk);
   const int64_t default_positions = config.family->default_max_positions;
   config.max_positions = default_positions > 0
                              ? reader.IntOr("max_position_embeddings", default_positions, 1, kMaxContext)
@@ -60,8 +62,11 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   config.norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", config.family->default_norm_eps, 0, 1));
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", false);
   config.layer_has_experts.assign(config.num_layers, true);
-  const std::string activation = reader.StringOr("hidden_act", "silu");
-  if (activation != "silu") reader.Fail("hidden_act", "'silu'", fmt::format("'{}'", activation));
+  const std::string_view expected = config.family->hidden_act;
+  const std::string activation = reader.StringOr("hidden_act", std::string(expected));
+  if (activation != expected) {
+    reader.Fail("hidden_act", fmt::format("'{}'", expected), fmt::format("'{}'", activation));
+  }
 }
 
 void ReadQuantisation(ConfigReader& reader, ModelConfig& config) {
@@ -245,6 +250,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& folder) {
   PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text));
   PENSTOCK_ASSIGN_OR_RETURN(const GenerationConfig generation, LoadGenerationConfig(folder, config.vocab_size));
   if (!generation.eos_ids.empty()) config.eos_ids = generation.eos_ids;
+  if (!generation.decoder_start_ids.empty()) config.encoder.start_id = generation.decoder_start_ids[0];
   return config;
 }
 

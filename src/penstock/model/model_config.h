@@ -50,6 +50,26 @@ enum class CodedWeights : uint8_t {
 
 inline constexpr int8_t kNoRope = -1;
 
+// The encoder of an encoder-decoder model (T5; Raffel et al. 2020, section 2.1), and what its decoder has beside a
+// decoder-only model's layers. The encoder's layers come first among ModelConfig's layers, the decoder's follow.
+//
+// The prompt goes through the encoder, where every position sees the whole prompt. The decoder begins with start_id and
+// generates the answer. A layer of the decoder attends to the positions of the decoder, then to the encoder's output
+// (cross-attention). Nothing rotates: a learned number for each head and each bucket of distances is added to scores of
+// self-attention (model/relative_bias.h).
+struct Encoder {
+  int64_t num_layers = 0;  // 0: there is no encoder
+  TokenId start_id = 0;    // decoder_start_token_id
+  int64_t num_buckets = 0;
+  int64_t max_distance = 0;
+  // The maximum rows of one sequence for each expert of a layer of the encoder, in the order of the prompt. Rows beyond
+  // it get nothing from the layer's experts. Rows of the decoder are never beyond it, as in transformers with a KV
+  // cache.
+  int64_t expert_capacity = 0;
+
+  bool is_on() const { return num_layers > 0; }
+};
+
 struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab_size = 0;
@@ -70,6 +90,7 @@ struct ModelConfig {
   bool norm_bias = false;
   float norm_eps = 0;
 
+  Encoder encoder;
   Mla mla;
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
@@ -87,6 +108,7 @@ struct ModelConfig {
   bool router_bias = false;            // added to logits
   bool router_selection_bias = false;  // added to scores only to choose experts
   GluRule glu;
+  bool is_gated = true;  // false: hidden = max(0, up . x), and FFNs have no gate_proj
   bool expert_bias = false;
   bool shared_gate = false;             // shared_ffn is scaled by 1 / (1 + exp(-gate . x))
   std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN instead
@@ -105,6 +127,14 @@ struct ModelConfig {
   std::vector<TokenId> eos_ids;
 
   int64_t q_dim() const { return num_heads * head_dim; }
+  bool is_of_encoder(int64_t layer_idx) const { return layer_idx < encoder.num_layers; }
+  bool has_cross_attention(int64_t layer_idx) const { return encoder.is_on() && layer_idx >= encoder.num_layers; }
+  // Returns the layers for which a KV page has room. With an encoder these are the decoder's. In the pages of the
+  // prompt they hold what cross-attention sees; the encoder's layers use them before.
+  int64_t num_kv_layers() const { return num_layers - encoder.num_layers; }
+  int64_t kv_layer_of(int64_t layer_idx) const {
+    return is_of_encoder(layer_idx) ? layer_idx % num_kv_layers() : layer_idx - encoder.num_layers;
+  }
   // Returns whether the KV entries of a prompt of this length differ from those of a shorter one that begins alike
   // (LongRoPE).
   bool IsBeyondOriginalLength(int64_t prompt_length) const {

@@ -74,6 +74,9 @@ class Mapper : public TensorSource {
     }
     rules_.assign(family.stored_names.begin(), family.stored_names.end());
     layer_prefix_ = family.layer_prefix;
+    encoder_rules_.assign(family.encoder_names.begin(), family.encoder_names.end());
+    encoder_prefix_ = family.encoder_prefix;
+    for (const std::string_view name : family.ignored_names) Ignore(std::string(name));
   }
 
   const TensorInfo* Take(const Weight& weight) override {
@@ -144,7 +147,7 @@ class Mapper : public TensorSource {
   // nullptr when the weight is stored under our own name.
   const StoredName* RuleOf(const Weight& weight) const {
     const StoredName* first = nullptr;
-    for (const StoredName& rule : rules_) {
+    for (const StoredName& rule : RulesFor(weight)) {
       if (rule.name != weight.name) continue;
       if (first == nullptr) first = &rule;
       const std::string name = NameOf(weight, &rule);
@@ -157,7 +160,16 @@ class Mapper : public TensorSource {
     if (rule == nullptr && (layer_prefix_ == kUsualPrefix || weight.layer_idx < 0)) return weight.FullName();
     const std::string own = Replace(rule == nullptr ? weight.name : rule->stored, "{expert}", weight.expert_idx);
     if (weight.layer_idx < 0) return own;
-    return Replace(layer_prefix_, "{layer}", weight.layer_idx) + own;
+    if (IsOfEncoder(weight)) return Replace(encoder_prefix_, "{layer}", weight.layer_idx) + own;
+    return Replace(layer_prefix_, "{layer}", weight.layer_idx - num_encoder_layers()) + own;
+  }
+
+  int64_t num_encoder_layers() const { return encoder_prefix_.empty() ? 0 : config_->encoder.num_layers; }
+  bool IsOfEncoder(const Weight& weight) const {
+    return weight.layer_idx >= 0 && weight.layer_idx < num_encoder_layers();
+  }
+  const std::vector<StoredName>& RulesFor(const Weight& weight) const {
+    return IsOfEncoder(weight) ? encoder_rules_ : rules_;
   }
 
   // Returns a tensor of the checkpoint, with the tensor of its scales when it has codes.
@@ -227,7 +239,7 @@ class Mapper : public TensorSource {
     tensor.name = weight.FullName();
     tensor.shape = weight.shape;
     int64_t num_members = 0, member_idx = 0;
-    for (const StoredName& other : rules_) {
+    for (const StoredName& other : RulesFor(weight)) {
       if (other.stored != rule.stored) continue;
       if (other.name == rule.name) member_idx = num_members;
       ++num_members;
@@ -345,6 +357,8 @@ class Mapper : public TensorSource {
   std::deque<TensorInfo>* own_;
   std::vector<StoredName> rules_;  // empty: every weight is stored under its own name
   std::string_view layer_prefix_ = kUsualPrefix;
+  std::vector<StoredName> encoder_rules_;
+  std::string_view encoder_prefix_;  // empty: layers have one sequence of numbers
   absl::flat_hash_set<const TensorInfo*> taken_;
   absl::flat_hash_map<const TensorInfo*, const TensorInfo*> coded_;
   absl::flat_hash_map<std::pair<const TensorInfo*, int64_t>, Rows> rows_taken_;  // of shared tensors, by expert
@@ -364,6 +378,7 @@ class LayerMapper {
     layer.attention_norm = Vector("input_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
     MapAttention(layer);
+    if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
     layer.ffn_norm = Vector("post_attention_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
     if (c.layer_has_experts[layer_idx_]) {
@@ -404,6 +419,15 @@ class LayerMapper {
     if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
   }
 
+  void MapCrossAttention(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    layer.cross_norm = Vector("cross_layernorm.weight", c.model_dim);
+    layer.cross_q_proj = Matrix("cross_attn.q_proj.weight", c.q_dim(), c.model_dim);
+    layer.cross_k_proj = Matrix("cross_attn.k_proj.weight", c.kv_dim(), c.model_dim);
+    layer.cross_v_proj = Matrix("cross_attn.v_proj.weight", c.kv_dim(), c.model_dim);
+    layer.cross_o_proj = Matrix("cross_attn.o_proj.weight", c.model_dim, c.q_dim());
+  }
+
   void MapMla(LayerTensors& layer) const {
     const ModelConfig& c = *config_;
     const Mla& mla = c.mla;
@@ -442,20 +466,18 @@ class LayerMapper {
     }
     layer.experts.reserve(c.num_experts);
     for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
-      layer.experts.push_back({{.gate_proj = Take("mlp.experts.{expert}.gate_proj.weight", {c.expert_dim, c.model_dim},
-                                                  Use::kMatrix, expert_idx),
-                                .up_proj = Take("mlp.experts.{expert}.up_proj.weight", {c.expert_dim, c.model_dim},
-                                                Use::kMatrix, expert_idx),
-                                .down_proj = Take("mlp.experts.{expert}.down_proj.weight", {c.model_dim, c.expert_dim},
-                                                  Use::kMatrix, expert_idx)}});
+      layer.experts.push_back({Ffn("mlp.experts.{expert}.", c.expert_dim, expert_idx)});
     }
   }
 
-  FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim) const {
+  FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim, int64_t expert_idx = -1) const {
     const int64_t model_dim = config_->model_dim;
-    return {.gate_proj = Matrix(prefix + "gate_proj.weight", ffn_dim, model_dim),
-            .up_proj = Matrix(prefix + "up_proj.weight", ffn_dim, model_dim),
-            .down_proj = Matrix(prefix + "down_proj.weight", model_dim, ffn_dim)};
+    const auto matrix = [&](const char* name, int64_t num_cols, int64_t inner_dim) {
+      return Take(prefix + name, {num_cols, inner_dim}, Use::kMatrix, expert_idx);
+    };
+    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, model_dim) : nullptr,
+            .up_proj = matrix("up_proj.weight", ffn_dim, model_dim),
+            .down_proj = matrix("down_proj.weight", model_dim, ffn_dim)};
   }
 
   TensorSource* source_;
@@ -474,6 +496,13 @@ void MapAll(TensorSource& source, const ModelConfig& config, WeightMap& map) {
                     ? map.embedding
                     : source.Take({"lm_head.weight", {config.vocab_size, config.model_dim}, Use::kMatrix});
   if (config.lm_head_bias) map.lm_head_bias = vector("lm_head.bias", config.vocab_size);
+  if (config.encoder.is_on()) {
+    map.encoder_norm = vector("model.encoder.norm.weight", config.model_dim);
+    for (const auto& [name, bias] : {std::pair("model.encoder.relative_bias.weight", &map.encoder_bias),
+                                     std::pair("model.decoder.relative_bias.weight", &map.decoder_bias)}) {
+      *bias = source.Take({name, {config.encoder.num_buckets, config.num_heads}, Use::kRows});
+    }
+  }
   map.layers.reserve(config.num_layers);
   for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
     map.layers.push_back(LayerMapper(source, config, layer_idx).Map());
@@ -517,7 +546,9 @@ class Describer : public TensorSource {
 }  // namespace
 
 uint64_t FfnTensors::total_bytes() const {
-  return StoredBytes(*gate_proj) + StoredBytes(*up_proj) + StoredBytes(*down_proj);
+  uint64_t bytes = 0;
+  ForEach([&](const TensorInfo& tensor) { bytes += StoredBytes(tensor); });
+  return bytes;
 }
 
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
@@ -534,9 +565,7 @@ absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint
                          if (kind == MatrixKind::kFfn) mapper.CheckAlike(tensor, first_of_ffns);
                        });
     for (const FfnTensors& expert : layer.experts) {
-      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
-        if (tensor != nullptr) mapper.CheckAlike(*tensor, first_of_ffns);
-      }
+      expert.ForEach([&](const TensorInfo& tensor) { mapper.CheckAlike(tensor, first_of_ffns); });
     }
   }
   PENSTOCK_RETURN_IF_ERROR(mapper.Finish());

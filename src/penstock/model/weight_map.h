@@ -9,11 +9,15 @@
 //   self_attn.q_a_proj, kv_a_proj_with_mqa                                 .weight, .bias
 //   self_attn.q_a_layernorm, kv_a_layernorm, q_b_proj, k_up_proj, v_up_proj  .weight
 //   self_attn.sinks
+//   cross_attn.q_proj, k_proj, v_proj, o_proj; cross_layernorm             .weight, in layers of a decoder
 //   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
 //   mlp.gate_proj, up_proj, down_proj                                      .weight
 //   mlp.shared_expert.gate_proj, up_proj, down_proj; mlp.shared_expert_gate  .weight
 //   mlp.experts.{expert}.gate_proj, up_proj, down_proj                     .weight
 //   mlp.experts.gate_proj, up_proj, down_proj                              .bias, of all experts
+//
+// and, of encoder-decoder models, `model.encoder.norm.weight` and `model.encoder.relative_bias.weight`,
+// `model.decoder.relative_bias.weight`.
 //
 // A packed store uses these names.
 #pragma once
@@ -30,7 +34,7 @@ namespace penstock {
 
 template <class Matrix>
 struct FfnParts {
-  Matrix gate_proj = {};  // [ffn_dim, model_dim]
+  Matrix gate_proj = {};  // [ffn_dim, model_dim]; empty if FFNs are not gated
   Matrix up_proj = {};    // [ffn_dim, model_dim]
   Matrix down_proj = {};  // [model_dim, ffn_dim]
 };
@@ -53,11 +57,16 @@ struct LayerParts {
   Vector k_norm = {};    // [head_dim] or [num_kv_heads * head_dim]; MLA: [kv_lora_rank]
   Matrix q_a_proj = {};  // MLA: [q_lora_rank, model_dim], and q_proj [num_heads * (nope_dim + rope_dim), q_lora_rank]
   Vector q_a_bias = {};
-  Vector q_a_norm = {};   // [q_lora_rank]
-  Matrix k_up_proj = {};  // MLA: [num_heads, kv_lora_rank, nope_dim]
-  Matrix v_up_proj = {};  // MLA: [num_heads, value_dim, kv_lora_rank]
-  Vector sinks = {};      // [num_heads]
-  Vector ffn_norm = {};   // [model_dim]
+  Vector q_a_norm = {};      // [q_lora_rank]
+  Matrix k_up_proj = {};     // MLA: [num_heads, kv_lora_rank, nope_dim]
+  Matrix v_up_proj = {};     // MLA: [num_heads, value_dim, kv_lora_rank]
+  Vector sinks = {};         // [num_heads]
+  Vector cross_norm = {};    // [model_dim]; of a decoder's layer, like the next four
+  Matrix cross_q_proj = {};  // [num_heads * head_dim, model_dim]
+  Matrix cross_k_proj = {};  // [num_kv_heads * head_dim, model_dim], of the encoder's output, like cross_v_proj
+  Matrix cross_v_proj = {};
+  Matrix cross_o_proj = {};  // [model_dim, num_heads * head_dim]
+  Vector ffn_norm = {};      // [model_dim]
   Vector ffn_norm_bias = {};
   Matrix router_proj = {};  // [num_experts, model_dim]
   Vector router_bias = {};  // [num_experts]
@@ -94,6 +103,11 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_matrix(a.k_up_proj, b.k_up_proj, MatrixKind::kAttention);
   on_matrix(a.v_up_proj, b.v_up_proj, MatrixKind::kAttention);
   on_vector(a.sinks, b.sinks);
+  on_vector(a.cross_norm, b.cross_norm);
+  on_matrix(a.cross_q_proj, b.cross_q_proj, MatrixKind::kAttention);
+  on_matrix(a.cross_k_proj, b.cross_k_proj, MatrixKind::kAttention);
+  on_matrix(a.cross_v_proj, b.cross_v_proj, MatrixKind::kAttention);
+  on_matrix(a.cross_o_proj, b.cross_o_proj, MatrixKind::kAttention);
   on_vector(a.ffn_norm, b.ffn_norm);
   on_vector(a.ffn_norm_bias, b.ffn_norm_bias);
   on_matrix(a.router_proj, b.router_proj, MatrixKind::kRouter);
@@ -114,6 +128,13 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
 // Pointers point into the Checkpoint or the map; nullptr where a model has no such tensor.
 struct FfnTensors : FfnParts<const TensorInfo*> {
   uint64_t total_bytes() const;
+  // Visits every existing tensor.
+  template <class OnTensor>
+  void ForEach(const OnTensor& on_tensor) const {
+    for (const TensorInfo* tensor : {gate_proj, up_proj, down_proj}) {
+      if (tensor != nullptr) on_tensor(*tensor);
+    }
+  }
 };
 
 struct LayerTensors : LayerParts<const TensorInfo*, const TensorInfo*> {
@@ -140,6 +161,9 @@ struct WeightMap {
   const TensorInfo* final_norm_bias = nullptr;
   const TensorInfo* lm_head = nullptr;       // [vocab_size, model_dim]; the embedding when tied
   const TensorInfo* lm_head_bias = nullptr;  // [vocab_size]
+  const TensorInfo* encoder_norm = nullptr;  // [model_dim]; of encoder-decoder models, like the next two
+  const TensorInfo* encoder_bias = nullptr;  // [num_buckets, num_heads]: relative biases of the encoder's layers
+  const TensorInfo* decoder_bias = nullptr;  // [num_buckets, num_heads]
   std::vector<LayerTensors> layers;
   std::deque<TensorInfo> own;  // tensors that are parts of stored ones, or have another name in the checkpoint
 

@@ -145,7 +145,7 @@ RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype, ActivationForm
                          if (kind == MatrixKind::kFfn) ffn.Add(&tensor);
                        });
     for (const FfnTensors& expert : layer.experts) {
-      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) ffn.Add(tensor);
+      expert.ForEach([&](const TensorInfo& tensor) { ffn.Add(&tensor); });
     }
   }
   return {.attention = attention.format(), .ffn = ffn.format(), .lm_head = lm_head.format()};

@@ -104,15 +104,18 @@ int64_t PartsOfKvHead(const ModelConfig& config) {
   return (group + max_heads - 1) / max_heads;
 }
 
-void AttendHeads(const OpContext& context, int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages,
-                 int64_t pos, RowRange rows, int64_t part_idx, int worker_idx) {
-  const ModelConfig& config = context.config;
-  Activations& a = context.activations;
+}  // namespace
+
+void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages,
+                                 int64_t pos, RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
   const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
   const int64_t kv_head_idx = part_idx / PartsOfKvHead(config);
   const int64_t first_head = kv_head_idx * group + part_idx % PartsOfKvHead(config) * max_heads;
   const int64_t num_heads = std::min(max_heads, (kv_head_idx + 1) * group - first_head);
-  context.kernels.attention(
+  const int64_t reach = config.encoder.max_distance;
+  context_.kernels.attention(
       {.num_rows = rows.size(),
        .group = num_heads,
        .head_dim = config.head_dim,
@@ -124,14 +127,23 @@ void AttendHeads(const OpContext& context, int64_t layer_idx, const KvLayer& lay
        .head_offset_bytes = layer.head_offset_bytes(kv_head_idx),
        .pos = pos,
        .window = config.window_of(layer_idx),
+       .first = sight.first,
+       .end = sight.end,
        .scale = config.attention_scale,
-       .sinks = config.attention_sinks ? context.weights.layer(layer_idx).sinks.data() + first_head : nullptr,
+       .sinks = config.attention_sinks ? context_.weights.layer(layer_idx).sinks.data() + first_head : nullptr,
+       .bias = sight.bias == nullptr ? nullptr : sight.bias + first_head * (2 * reach + 1),
+       .bias_reach = reach,
        .scratch = a.attention_scratch.data() + worker_idx * AttentionScratchFloats(config, a.dims.context_length),
        .out = a.attended.data() + rows.begin * config.attended_dim() + first_head * config.value_dim(),
        .out_stride = config.attended_dim()});
 }
 
-}  // namespace
+HostOperations::Sight HostOperations::SightOf(int64_t prompt_length, int64_t layer_idx) const {
+  if (!context_.config.encoder.is_on()) return {};
+  // The decoder's positions follow the prompt's.
+  if (!context_.config.is_of_encoder(layer_idx)) return {.first = prompt_length, .bias = decoder_bias_.data()};
+  return {.end = prompt_length, .bias = encoder_bias_.data()};
+}
 
 void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   NormForAttention(rows, layer_idx);
@@ -151,25 +163,30 @@ void HostOperations::NormForAttention(RowRange rows, int64_t layer_idx) {
            context_.row_formats.attention, a.gemm_input);
 }
 
+void HostOperations::Project(RowRange rows, std::initializer_list<Projection> projections) {
+  const int64_t model_dim = context_.config.model_dim;
+  const RowsView x = ViewOf(context_.activations.gemm_input, context_.row_formats.attention, model_dim);
+  std::vector<GemmPart> gemms;
+  for (const Projection& projection : projections) {
+    gemms.push_back({{.num_rows = rows.size(),
+                      .inner_dim = model_dim,
+                      .x = x.From(rows.begin),
+                      .w = projection.w,
+                      .bias = DataOrNull(projection.bias),
+                      .y = projection.y.data() + rows.begin * projection.num_cols,
+                      .y_stride = projection.num_cols},
+                     projection.num_cols});
+  }
+  RunGemms(context_, gemms);
+}
+
 void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
-  const kernels::RowFormat format = context_.row_formats.attention;
-  const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
-    return GemmPart{{.num_rows = rows.size(),
-                     .inner_dim = config.model_dim,
-                     .x = ViewOf(a.gemm_input, format, config.model_dim).From(rows.begin),
-                     .w = w,
-                     .bias = DataOrNull(bias),
-                     .y = y.data() + rows.begin * num_cols,
-                     .y_stride = num_cols},
-                    num_cols};
-  };
-  const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q, config.q_dim()),
-                          project(layer.k_proj, layer.k_bias, a.k, config.kv_dim()),
-                          project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};
-  RunGemms(context_, qkv);
+  Project(rows, {{layer.q_proj, layer.q_bias, a.q, config.q_dim()},
+                 {layer.k_proj, layer.k_bias, a.k, config.kv_dim()},
+                 {layer.v_proj, layer.v_bias, a.v, config.kv_dim()}});
   context_.pool.ParallelFor(rows.size(),
                             [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx); });
 }
@@ -331,6 +348,11 @@ void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
 }
 
 void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
+  AttendRuns(batch, rows, layer_idx, kv, [&](int64_t prompt_length) { return SightOf(prompt_length, layer_idx); });
+}
+
+void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv,
+                                absl::FunctionRef<Sight(int64_t prompt_length)> sight_of) {
   const ModelConfig& config = context_.config;
   const std::vector<RowRange> runs = AttentionRuns(batch, rows, AttentionRows(config));
   const int64_t num_parts = config.num_kv_heads * PartsOfKvHead(config);
@@ -340,25 +362,62 @@ void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_
     // region.
     const int64_t reversed = num_tasks - 1 - task_idx;
     const RowRange& run = runs[reversed / num_parts];
-    AttendHeads(context_, layer_idx, kv.layer, kv.pages[run.begin - rows.begin], batch.kv_positions[run.begin], run,
-                reversed % num_parts, worker_idx);
+    AttendHeads(layer_idx, kv.layer, kv.pages[run.begin - rows.begin], batch.kv_positions[run.begin], run,
+                reversed % num_parts, sight_of(batch.prompt_lengths[run.begin]), worker_idx);
   });
 }
 
 void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  if (config.mla.is_on()) {
+    return AddAttended(rows, ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim, layer.o_proj,
+                       layer.o_bias);
+  }
+  AddAttended(rows, context_.activations.attended, config.attended_dim(), layer.o_proj, layer.o_bias);
+}
+
+void HostOperations::PreCross(RowRange rows, int64_t layer_idx) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
+  NormRows(context_, rows, {a.residual, layer.cross_norm, {}}, context_.row_formats.attention, a.gemm_input);
+  Project(rows, {{layer.cross_q_proj, {}, a.q, context_.config.q_dim()}});
+}
+
+void HostOperations::AttendCross(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
+  AttendRuns(batch, rows, layer_idx, kv, [](int64_t prompt_length) -> Sight { return {.end = prompt_length}; });
+}
+
+void HostOperations::PostCross(RowRange rows, int64_t layer_idx) {
+  AddAttended(rows, context_.activations.attended, context_.config.attended_dim(),
+              context_.weights.layer(layer_idx).cross_o_proj, {});
+}
+
+void HostOperations::NormEncoded(RowRange rows) {
+  Activations& a = context_.activations;
+  NormRows(context_, rows, {a.residual, context_.weights.outer().encoder_norm, {}}, context_.row_formats.attention,
+           a.gemm_input);
+}
+
+void HostOperations::ProjectCross(RowRange rows, int64_t layer_idx) {
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const int64_t kv_dim = context_.config.kv_dim();
+  Project(rows, {{layer.cross_k_proj, {}, a.k, kv_dim}, {layer.cross_v_proj, {}, a.v, kv_dim}});
+}
+
+void HostOperations::AddAttended(RowRange rows, std::span<const float> attended, int64_t attended_dim,
+                                 const WeightView& o_proj, std::span<const float> o_bias) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
   const kernels::RowFormat format = context_.row_formats.attention;
-  const std::span<const float> attended = config.mla.is_on() ? ValuesOfHeads(rows, layer) : a.attended;
-  const int64_t attended_dim = config.mla.is_on() ? config.num_heads * config.mla.value_dim : config.attended_dim();
   ForRowRanges(context_, rows,
                [&](RowRange part) { PrepareRows(context_, attended, attended_dim, part, format, a.gemm_input); });
   const GemmPart output[] = {{{.num_rows = rows.size(),
                                .inner_dim = attended_dim,
                                .x = ViewOf(a.gemm_input, format, attended_dim).From(rows.begin),
-                               .w = layer.o_proj,
-                               .bias = DataOrNull(layer.o_bias),
+                               .w = o_proj,
+                               .bias = DataOrNull(o_bias),
                                .y = a.normed.data() + rows.begin * config.model_dim,
                                .y_stride = config.model_dim},
                               config.model_dim}};

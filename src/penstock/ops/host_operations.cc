@@ -7,6 +7,7 @@
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/model/relative_bias.h"
 #include "penstock/ops/host_rows.h"
 #include "penstock/tensor/output_codes.h"
 
@@ -23,7 +24,16 @@ struct FfnGroup {
   FfnParts<const float*> bias = {};  // null: no bias
 };
 
-// hidden[rows, cols] = glu(gate(x), up(x)) of the group's rows. gate and up never leave the worker's scratch memory.
+// Computes max(0, x) in place; NaN stays NaN.
+void Relu(int64_t num_rows, int64_t dim, float* x, int64_t stride) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    float* values = x + row * stride;
+    for (int64_t i = 0; i < dim; ++i) values[i] = values[i] < 0 ? 0 : values[i];
+  }
+}
+
+// hidden[rows, cols] = glu(gate(x), up(x)) of the group's rows, or max(0, up(x)) without gates. gate and up never leave
+// the worker's scratch memory.
 void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols, int64_t ffn_dim,
                    const RowsView& hidden, int worker_idx) {
   Activations& a = context.activations;
@@ -35,33 +45,37 @@ void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsVi
   for (int64_t begin = cols.begin; begin < cols.end; begin += cols_at_once) {
     const IndexRange part = {begin, std::min(begin + cols_at_once, cols.end)};
     const int64_t stride = part.size() + kFfnScratchPadding;
-    const GemmCall gate = {.num_rows = num_rows,
-                           .inner_dim = context.config.model_dim,
-                           .x = x.From(group.rows.begin),
-                           .w = group.weights->gate_proj,
-                           .bias = group.bias.gate_proj,
-                           .y = scratch,
-                           .y_stride = stride};
-    GemmCall up = gate;
-    up.w = group.weights->up_proj;
-    up.bias = group.bias.up_proj;
-    up.y += num_rows * stride;
-    GemmColumns(context, gate, part);
+    const GemmCall up = {.num_rows = num_rows,
+                         .inner_dim = context.config.model_dim,
+                         .x = x.From(group.rows.begin),
+                         .w = group.weights->up_proj,
+                         .bias = group.bias.up_proj,
+                         .y = scratch,
+                         .y_stride = stride};
     GemmColumns(context, up, part);
-    context.kernels.swiglu({.num_rows = num_rows,
-                            .dim = part.size(),
-                            .gate = gate.y,
-                            .gate_stride = stride,
-                            .up = up.y,
-                            .up_stride = stride,
-                            .out = gate.y,
-                            .out_stride = stride,
-                            .rule = context.config.glu});
+    if (context.config.is_gated) {
+      GemmCall gate = up;
+      gate.w = group.weights->gate_proj;
+      gate.bias = group.bias.gate_proj;
+      gate.y += num_rows * stride;
+      GemmColumns(context, gate, part);
+      context.kernels.swiglu({.num_rows = num_rows,
+                              .dim = part.size(),
+                              .gate = gate.y,
+                              .gate_stride = stride,
+                              .up = up.y,
+                              .up_stride = stride,
+                              .out = up.y,
+                              .out_stride = stride,
+                              .rule = context.config.glu});
+    } else {
+      Relu(num_rows, part.size(), up.y, stride);
+    }
     context.kernels.prepare_rows({.num_rows = num_rows,
                                   .dim = ffn_dim,
                                   .first = part.begin,
                                   .count = part.size(),
-                                  .source = gate.y,
+                                  .source = up.y,
                                   .source_stride = stride,
                                   .format = hidden.format,
                                   .target = a.hidden.data() + group.rows.begin * hidden.stride_bytes,
@@ -107,6 +121,14 @@ RowsView ExpertInput(const OpContext& context) {
 }
 
 }  // namespace
+
+HostOperations::HostOperations(const OpContext& context) : context_(context) {
+  context_.prefetching = FasterPrefetching(context.kernels);
+  if (!context.config.encoder.is_on()) return;
+  const OuterWeights& outer = context.weights.outer();
+  encoder_bias_ = BiasOfDistances(outer.encoder_bias, /*is_of_encoder=*/true, context.config);
+  decoder_bias_ = BiasOfDistances(outer.decoder_bias, /*is_of_encoder=*/false, context.config);
+}
 
 void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
   const ModelConfig& config = context_.config;
@@ -203,6 +225,18 @@ void HostOperations::Route(RowRange rows, int64_t layer_idx) {
            {context_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
            context_.row_formats.ffn, a.ffn_input);
   ApplyGate(context_, rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
+}
+
+void HostOperations::LimitExperts(const RowBatch& batch, RowRange rows) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  std::vector<int64_t> num_rows(static_cast<size_t>(config.num_experts));
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    if (row == rows.begin || batch.sequence_ids[row] != batch.sequence_ids[row - 1]) std::ranges::fill(num_rows, 0);
+    for (int64_t i = row * config.num_topk; i < (row + 1) * config.num_topk; ++i) {
+      if (++num_rows[a.topk_idx[i]] > config.encoder.expert_capacity) a.topk_weights[i] = 0;
+    }
+  }
 }
 
 void HostOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {

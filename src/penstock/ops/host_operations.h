@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/kernels/kernel_table.h"
 #include "penstock/memory/dense_weights.h"
@@ -30,9 +32,7 @@ struct OpContext {
 
 class HostOperations : public Operations {
  public:
-  explicit HostOperations(const OpContext& context) : context_(context) {
-    context_.prefetching = FasterPrefetching(context.kernels);
-  }
+  explicit HostOperations(const OpContext& context);
 
   Activations& activations() override { return context_.activations; }
   void Embed(const RowBatch& batch, RowRange rows) override;
@@ -43,7 +43,13 @@ class HostOperations : public Operations {
   void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
   void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
   void PostAttention(RowRange rows, int64_t layer_idx) override;
+  void PreCross(RowRange rows, int64_t layer_idx) override;
+  void AttendCross(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
+  void PostCross(RowRange rows, int64_t layer_idx) override;
+  void NormEncoded(RowRange rows) override;
+  void ProjectCross(RowRange rows, int64_t layer_idx) override;
   void Route(RowRange rows, int64_t layer_idx) override;
+  void LimitExperts(const RowBatch& batch, RowRange rows) override;
   void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
   std::span<const int32_t> Choices(RowRange rows) override;
   void Group(RowRange rows) override;
@@ -61,6 +67,28 @@ class HostOperations : public Operations {
   void Logits(std::span<const int64_t> rows) override;
 
  private:
+  // Computes y [num_rows, num_cols] from gemm_input.
+  struct Projection {
+    const WeightView& w;
+    std::span<const float> bias;
+    std::span<float> y;
+    int64_t num_cols;
+  };
+  void Project(RowRange rows, std::initializer_list<Projection> projections);
+  // Computes residual += o_proj(attended).
+  void AddAttended(RowRange rows, std::span<const float> attended, int64_t attended_dim, const WeightView& o_proj,
+                   std::span<const float> o_bias);
+  // The positions that rows of a sequence see in a layer, and their biases: AttentionArgs::first, end and bias.
+  struct Sight {
+    int64_t first = 0;
+    int64_t end = 0;
+    const float* bias = nullptr;  // of all heads
+  };
+  Sight SightOf(int64_t prompt_length, int64_t layer_idx) const;
+  void AttendRuns(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv,
+                  absl::FunctionRef<Sight(int64_t prompt_length)> sight_of);
+  void AttendHeads(int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
+                   RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   void RotateMla(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
@@ -69,6 +97,7 @@ class HostOperations : public Operations {
   void GatherPlaces(IndexRange places);
 
   OpContext context_;
+  std::vector<float> encoder_bias_, decoder_bias_;  // BiasOfDistances()
 };
 
 }  // namespace penstock

@@ -14,6 +14,7 @@ void RowBatch::Clear() {
   logit_rows.clear();
   wants_best_only = false;
   draws_tokens = false;
+  next_encodes = false;
   windows_.clear();
 }
 
@@ -35,9 +36,24 @@ void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const>
   kv_pages.emplace_back(windows_.back());
 }
 
+IndexRange LayersOf(const ModelConfig& config, bool encodes) {
+  const int64_t middle = config.encoder.num_layers;
+  return encodes ? IndexRange{0, middle} : IndexRange{middle, config.num_layers};
+}
+
+bool Encodes(const ModelConfig& config, const RowBatch& batch) {
+  return config.encoder.is_on() && batch.num_rows() > 0 && batch.positions[0] < batch.prompt_lengths[0];
+}
+
 void Operations::SetAngles(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
 void Operations::NormForAttention(RowRange, int64_t) { PENSTOCK_CHECK(false); }
 void Operations::ProjectQkv(RowRange, int64_t) { PENSTOCK_CHECK(false); }
+void Operations::PreCross(RowRange, int64_t) { PENSTOCK_CHECK(false); }
+void Operations::AttendCross(const RowBatch&, RowRange, int64_t, const KvView&) { PENSTOCK_CHECK(false); }
+void Operations::PostCross(RowRange, int64_t) { PENSTOCK_CHECK(false); }
+void Operations::NormEncoded(RowRange) { PENSTOCK_CHECK(false); }
+void Operations::ProjectCross(RowRange, int64_t) { PENSTOCK_CHECK(false); }
+void Operations::LimitExperts(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
 void Operations::GroupRanks(const RankAssignments&) { PENSTOCK_CHECK(false); }
 void Operations::GatherInputs(std::span<const ExpertToRun>) { PENSTOCK_CHECK(false); }
 void Operations::SumOutputs(int64_t, std::span<const int64_t>, std::span<const float>) { PENSTOCK_CHECK(false); }

@@ -23,10 +23,12 @@ struct RowBatch {
   std::vector<int64_t> kv_positions;                  // [num_rows]: the positions' places in kv_pages
   std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: the pages of its sequence that a row sees
   std::vector<uint32_t> sequence_ids;                 // [num_rows]: rows of one sequence are neighbours
-  std::vector<int64_t> prompt_lengths;                // [num_rows]: prompt lengths of the rows' sequences
-  std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
-  bool wants_best_only = false;                       // only the token with the largest logit is wanted
-  bool draws_tokens = false;                          // in a simulation: tokens are drawn at random
+  // [num_rows]: prompt lengths of the rows' sequences; with an encoder, without what the decoder begins with
+  std::vector<int64_t> prompt_lengths;
+  std::vector<int64_t> logit_rows;  // rows whose logits are wanted
+  bool wants_best_only = false;     // only the token with the largest logit is wanted
+  bool draws_tokens = false;        // in a simulation: tokens are drawn at random
+  bool next_encodes = false;        // the next pass probably goes through the encoder (LayersOf())
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();
@@ -49,9 +51,16 @@ struct IndexRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
+  bool Contains(int64_t idx) const { return idx >= begin && idx < end; }
   bool operator==(const IndexRange&) const = default;
 };
 using RowRange = IndexRange;  // consecutive rows of a batch
+
+// The layers that a batch goes through: all of them, or one side of an encoder-decoder model. A batch has whole prompts
+// for the encoder, or rows of the decoder.
+IndexRange LayersOf(const ModelConfig& config, bool encodes);
+// Whether these are rows for an encoder.
+bool Encodes(const ModelConfig& config, const RowBatch& batch);
 
 // An expert that is ready to be computed.
 struct ExpertToRun {
@@ -96,8 +105,23 @@ class Operations {
   virtual void NormForAttention(RowRange rows, int64_t layer_idx);
   virtual void ProjectQkv(RowRange rows, int64_t layer_idx);
 
+  // Cross-attention of a decoder's layer, in the same way: residual += o_proj(attention(norm(residual))). PreCross()
+  // computes q, AttendCross() sees the K and V of the prompt, and PostCross() adds the output. REQUIRES: as above.
+  virtual void PreCross(RowRange rows, int64_t layer_idx);
+  virtual void AttendCross(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv);
+  virtual void PostCross(RowRange rows, int64_t layer_idx);
+
+  // The end of the encoder, for rows of prompts: NormEncoded() computes gemm_input, the encoder's output. From it,
+  // ProjectCross() computes the k and v that cross-attention of a layer sees, for StoreKv(). REQUIRES: as above.
+  virtual void NormEncoded(RowRange rows);
+  virtual void ProjectCross(RowRange rows, int64_t layer_idx);
+
   // normed = norm(residual); router scores and top-k.
   virtual void Route(RowRange rows, int64_t layer_idx) = 0;
+
+  // Sets the weights of choices beyond Encoder::expert_capacity to 0. REQUIRES: Route() of a layer of an encoder;
+  // `rows` hold whole prompts. As above.
+  virtual void LimitExperts(const RowBatch& batch, RowRange rows);
 
   // topk_ahead(ahead) = the choices of a later layer's gate for the residual as it is. The results of Route() for these
   // rows stay as they are.

@@ -248,9 +248,10 @@ absl::Status Packer::Layer(const LayerTensors& layer) {
   PENSTOCK_RETURN_IF_ERROR(status);
   for (const FfnTensors& expert : layer.experts) {
     PENSTOCK_RETURN_IF_ERROR(BeginBlob());
-    for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
-      PENSTOCK_RETURN_IF_ERROR(Matrix(tensor, MatrixFormat(*tensor)));
-    }
+    expert.ForEach([&](const TensorInfo& tensor) {
+      if (status.ok()) status = Matrix(&tensor, MatrixFormat(tensor));
+    });
+    PENSTOCK_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
@@ -266,7 +267,8 @@ absl::Status Packer::Run() {
   const bool is_quantised = formats_.quantised.has_value() && !is_tied;
   PENSTOCK_RETURN_IF_ERROR(
       Matrix(map.lm_head, is_quantised ? WeightFormat::kInt8 : ResidentFormat(*map.lm_head, formats_.dtype)));
-  for (const TensorInfo* tensor : {map.lm_head_bias, map.final_norm, map.final_norm_bias}) {
+  for (const TensorInfo* tensor :
+       {map.lm_head_bias, map.final_norm, map.final_norm_bias, map.encoder_norm, map.encoder_bias, map.decoder_bias}) {
     PENSTOCK_RETURN_IF_ERROR(Rows(tensor));
   }
   for (const LayerTensors& layer : map.layers) PENSTOCK_RETURN_IF_ERROR(Layer(layer));

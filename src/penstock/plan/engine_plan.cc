@@ -65,6 +65,9 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
 
 // Completes this engine's share of the model with the division that the options ask for, except for the placement.
 absl::StatusOr<RankSplit> DivideModel(const Policy& policy, const EngineModel& model, RankSplit ranks) {
+  if (ranks.num_ranks > 1 && model.config.encoder.is_on()) {
+    return UsageError("{} models, which have an encoder, run on one rank only, so far", model.config.family->name);
+  }
   ranks.by_heads = ranks.num_ranks > 1 && policy.attention_parallel == AttentionParallel::kHeads;
   ranks.cuts_experts = ranks.num_ranks > 1 && policy.expert_parallel == ExpertParallel::kCut;
   if (ranks.by_heads) PENSTOCK_RETURN_IF_ERROR(CheckCutsHeads(model.weights, model.config, ranks.num_ranks));
@@ -140,7 +143,12 @@ absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {
 
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));
-  if (options.context_length > config.max_positions && options.attention_window == 0) {
+  if (config.encoder.is_on() && options.attention_window > 0) {
+    return UsageError("--attention-window: {} models have an encoder, where every token sees the whole prompt",
+                      config.family->name);
+  }
+  // Relative biases are the same for all great distances, so they set no limit.
+  if (options.context_length > config.max_positions && options.attention_window == 0 && !config.encoder.is_on()) {
     return UsageError("context length {} is more than the model's {} (longer ones need --attention-window)",
                       options.context_length, config.max_positions);
   }
@@ -188,6 +196,11 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.num_workers = room.num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
+  if (model.config.encoder.is_on()) {
+    // A prompt goes through the encoder at once, so a smaller chunk is of no use.
+    inputs.min_chunk = inputs.context_length;
+    if (inputs.prefill_chunk > 0) inputs.prefill_chunk = std::max(inputs.prefill_chunk, inputs.min_chunk);
+  }
   inputs.planned_positions = options.planned_positions;
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;

@@ -41,7 +41,7 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
                          if (kind != MatrixKind::kRouter) look(tensor);
                        });
     for (const FfnTensors& e : layer.experts) {
-      for (const TensorInfo* tensor : {e.gate_proj, e.up_proj, e.down_proj}) look(*tensor);
+      e.ForEach(look);
     }
   }
   return found;
@@ -79,6 +79,11 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
 
 absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
                                  ComputeDtype dtype) {
+  if (config.encoder.is_on()) {
+    return ResourceError(
+        "--device {}: {} models, which have an encoder, are not computed on GPUs yet; use --device cpu", device,
+        config.family->name);
+  }
   if (config.mla.is_on()) {
     return ResourceError("--device {}: the attention of {} models (MLA) is not computed on GPUs yet; use --device cpu",
                          device, config.family->name);
@@ -112,7 +117,7 @@ Arithmetic RowArithmetic(kernels::RowFormat format) {
 // All families have one format for each kind of matrix, so layer 0 stands for all layers.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
   const LayerTensors& layer = map.layers[0];
-  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).up_proj;
   return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
           .ffn = ResidentFormat(ffn, formats.dtype),
           .lm_head = ResidentFormat(*map.lm_head, formats.dtype),

@@ -146,13 +146,15 @@ absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64
 }
 
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length) {
-  return {.name = model.name,
-          .family = std::string(model.config.family->name),
-          .fingerprint = model.fingerprint,
-          .dtype = std::string(ComputationName(formats, model.weights)),
-          .vocab_size = model.config.vocab_size,
-          .context_length = context_length,
-          .max_prompt_bytes = static_cast<uint64_t>(context_length) * model.longest_token_bytes()};
+  return {
+      .name = model.name,
+      .family = std::string(model.config.family->name),
+      .fingerprint = model.fingerprint,
+      .dtype = std::string(ComputationName(formats, model.weights)),
+      .vocab_size = model.config.vocab_size,
+      .context_length = context_length,
+      .decoder_start_id = model.config.encoder.is_on() ? std::optional(model.config.encoder.start_id) : std::nullopt,
+      .max_prompt_bytes = static_cast<uint64_t>(context_length) * model.longest_token_bytes()};
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {

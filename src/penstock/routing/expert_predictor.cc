@@ -88,9 +88,10 @@ class CorrelationPredictor : public LayerPredictor {
                args.max_paths) {}
   int64_t distance() const override { return 1; }
   void Observe(const RoutedLayer& layer) override {
-    place_ = PlaceOf(layer.layer_idx);
-    if (place_ == 0) last_choices_.clear();
-    num_rows_ = std::ssize(layer.sequence_ids);
+    const int64_t place = PlaceOf(layer.layer_idx), num_rows = std::ssize(layer.sequence_ids);
+    if (place != place_ + 1 || num_rows != num_rows_) last_choices_.clear();  // another pass
+    place_ = place;
+    num_rows_ = num_rows;
     table_.Update(place_, History(), layer.choices);
     last_choices_.assign(layer.choices.begin(), layer.choices.end());
   }

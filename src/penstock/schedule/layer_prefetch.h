@@ -13,6 +13,9 @@ class LayerPrefetch {
  public:
   explicit LayerPrefetch(const ModelConfig& config);
 
+  // Called before the first layer of a pass. If the pass goes through other layers than expected, gives up what was
+  // fetched for it.
+  void BeginPass(Pass& pass);
   // Returns leases on all experts of a layer, with all their pages issued. Experts whose fetch failed are fetched
   // again. REQUIRES: slots for all of them.
   std::vector<ExpertLease> TakeLayer(Pass& pass, int64_t layer_idx);
@@ -28,6 +31,9 @@ class LayerPrefetch {
   // room. This window moves ahead of the experts that the device takes (Klotski). Does nothing without a device.
   void MoveWindow(Pass& pass);
   void WantExperts(Pass& pass, int64_t layer_idx);
+
+  // Returns the first of these layers with experts; that of the whole model if there is none.
+  int64_t FirstOf(IndexRange layers) const;
 
   std::vector<int64_t> layer_after_;  // [num_layers]: the next layer with experts; after the last one, the first
   int64_t next_layer_ = 0;

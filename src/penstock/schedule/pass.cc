@@ -7,7 +7,13 @@
 
 namespace penstock {
 
-Pass::Pass(PassArgs args) : args_(std::move(args)), attention_(args_, tasks_), ffn_(args_, tasks_), tasks_(args_) {
+Pass::Pass(PassArgs args)
+    : args_(std::move(args)),
+      encodes_(Encodes(args_.config, args_.batch)),
+      layers_(LayersOf(args_.config, encodes_)),
+      attention_(args_, tasks_),
+      ffn_(args_, tasks_),
+      tasks_(args_) {
   args_.row_status.assign(args_.batch.num_rows(), absl::OkStatus());
 }
 
@@ -26,6 +32,9 @@ Event Pass::IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t
 }
 
 absl::Status Pass::Finish(LogitsSink sink) {
+  if (encodes_) {
+    for (const RowRange& rows : args_.micro_batches) attention_.StoreEncoded(rows);
+  }
   const std::span<const int64_t> wanted = args_.batch.logit_rows;
   const size_t rows_at_once = args_.rows_at_once;
   const size_t vocab_size = args_.config.vocab_size;

@@ -6,6 +6,7 @@
 // operations) tasks have costs and no bodies.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -36,11 +37,14 @@ class Pass {
   Runtime& runtime() { return args_.runtime; }
   RoutingSource& routing() { return args_.routing; }
   // Returns the experts in the memory of the processor that computes the layers.
-  ExpertStore& experts() { return *args_.experts; }
+  ExpertStore& experts() const { return *args_.experts; }
   // Returns the experts in DRAM that the host can compute beside a device; null without a device.
   ExpertStore* host_experts() { return args_.host_experts; }
   bool has_device() const { return args_.device.has_value(); }
   bool has_experts(int64_t layer_idx) const { return args_.config.layer_has_experts[layer_idx]; }
+  // layers() returns the layers that the rows go through; next_layers() returns those of the next pass, probably.
+  IndexRange layers() const { return layers_; }
+  IndexRange next_layers() const { return LayersOf(args_.config, args_.batch.next_encodes); }
   bool IsPresent(int64_t layer_idx, int64_t expert_idx) const {
     return args_.experts->IsPresent(args_.experts->layouts().KeyOf(layer_idx, expert_idx));
   }
@@ -51,10 +55,15 @@ class Pass {
     return std::span(args_.batch.sequence_ids).subspan(rows.begin, rows.size());
   }
 
+  // Returns how many layers with experts come before a layer.
+  int64_t PlaceOf(int64_t layer_idx) const {
+    return std::count(config().layer_has_experts.begin(), config().layer_has_experts.begin() + layer_idx, true);
+  }
+
   PassAttention& attention() { return attention_; }
   PassFfn& ffn() { return ffn_; }
-  // Computes the logits of the batch's logit_rows and hands them to the sink, a few rows at a time. Waits for all
-  // tasks of the pass.
+  // Computes the logits of the batch's logit_rows and hands them to the sink, a few rows at a time. Of an encoder's
+  // rows it computes what cross-attention sees. Waits for all tasks of the pass.
   absl::Status Finish(LogitsSink sink);
 
  private:
@@ -63,6 +72,8 @@ class Pass {
   Event IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t num_best);
 
   const PassArgs args_;
+  const bool encodes_;
+  const IndexRange layers_;
   PassAttention attention_;
   PassFfn ffn_;
   PassTasks tasks_;  // last: its destructor waits for tasks that use the other members

@@ -40,6 +40,7 @@ struct PassDevice {
   Copier* to_host = nullptr;
   // Buffers for attention on the device. Null if the KV cache lies on the device.
   KvStaging* kv_staging = nullptr;
+  bool holds_kv_cache = false;
 };
 
 // This rank's share of the attention heads, if the ranks share them.

@@ -19,7 +19,7 @@ PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
 
 KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
   KvView view{.layer = args_.kv, .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size())};
-  view.layer.first_block_bytes = layer_idx * args_.kv.bytes();
+  view.layer.first_block_bytes = args_.config.kv_layer_of(layer_idx) * args_.kv.bytes();
   return view;
 }
 
@@ -52,8 +52,12 @@ Events PassAttention::BeforeLayer(RowRange rows) const {
 }
 
 Event PassAttention::IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend) {
-  return tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", rows, layer_idx),
-                      args_.cost.Attention(rows.size(), ContextOf(rows, layer_idx)), std::move(after),
+  OperationCost cost = args_.cost.Attention(rows.size(), ContextOf(rows, layer_idx));
+  if (args_.config.has_cross_attention(layer_idx)) {
+    cost += args_.cost.CrossProjections(rows.size());
+    cost += args_.cost.AttentionCore(CrossContextOf(args_.batch, rows));
+  }
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", rows, layer_idx), cost, std::move(after),
                       std::move(attend));
 }
 
@@ -62,6 +66,10 @@ void PassAttention::AttendTo(Operations& operations, RowRange rows, int64_t laye
   operations.StoreKv(args_.batch, rows, kv);
   operations.Attend(args_.batch, rows, layer_idx, kv);
   operations.PostAttention(rows, layer_idx);
+  if (!args_.config.has_cross_attention(layer_idx)) return;
+  operations.PreCross(rows, layer_idx);
+  operations.AttendCross(args_.batch, rows, layer_idx, kv);
+  operations.PostCross(rows, layer_idx);
 }
 
 Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
@@ -72,7 +80,7 @@ Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, i
     FetchKv(rows, layer_idx);
     if (i + 1 < micro_batches.size()) {
       FetchKv(micro_batches[i + 1], layer_idx);
-    } else if (layer_idx + 1 < args_.config.num_layers) {
+    } else if (layer_idx + 1 < LayersOf(args_.config, Encodes(args_.config, args_.batch)).end) {
       FetchKv(micro_batches[0], layer_idx + 1);
     }
     return StagedAttention(rows, layer_idx);
@@ -138,7 +146,8 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
       if (is_new) {
         copy->second = staging.page(staged->buffer_idx, page_idx++);
         if (is_copied)
-          copies.push_back({copy->second, page + layer_idx * layer_bytes, static_cast<size_t>(layer_bytes)});
+          copies.push_back({copy->second, page + args_.config.kv_layer_of(layer_idx) * layer_bytes,
+                            static_cast<size_t>(layer_bytes)});
       }
       pages.push_back(copy->second);
     }
@@ -160,7 +169,6 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
 Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
   const std::shared_ptr<StagedKv> staged = FindStaged(rows, layer_idx);
   std::erase(staged_, staged);
-  const int64_t first = rows.begin;
   Events after = BeforeLayer(rows);
   after.push_back(staged->arrived);
   KvStaging& staging = *args_.device->kv_staging;
@@ -169,9 +177,14 @@ Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
         AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages});
       });
   staging.last_use(staged->buffer_idx) = done;
-  const int64_t k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim();
+  StoreOnHost(rows, layer_idx, done);
+  return done;
+}
+
+void PassAttention::StoreOnHost(RowRange rows, int64_t layer_idx, const Event& computed) {
+  const int64_t k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim(), first = rows.begin;
   offloaded_[first] = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("store kv", rows, layer_idx),
-                                  static_cast<uint64_t>(4 * rows.size() * (k_dim + v_dim)), {done, stored_[first]},
+                                  static_cast<uint64_t>(4 * rows.size() * (k_dim + v_dim)), {computed, stored_[first]},
                                   [=](Activations& host, Activations& device, ByteCopies& copies) {
                                     AddRows(copies, device.k, host.k, rows, k_dim);
                                     AddRows(copies, device.v, host.v, rows, v_dim);
@@ -179,7 +192,24 @@ Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
   stored_[first] = tasks_.Issue(
       args_.host, tasks_.LabelOf("store kv", rows, layer_idx), {}, {offloaded_[first]},
       [=, this](Operations& operations) { operations.StoreKv(args_.batch, rows, CacheView(rows, layer_idx)); });
-  return done;
+}
+
+void PassAttention::StoreEncoded(RowRange rows) {
+  if (rows.size() == 0) return;
+  const bool is_on_host = args_.device.has_value() && !args_.device->holds_kv_cache;
+  const IndexRange decoder = LayersOf(args_.config, /*encodes=*/false);
+  for (int64_t layer_idx = decoder.begin; layer_idx < decoder.end; ++layer_idx) {
+    Events after;
+    if (is_on_host) after.push_back(offloaded_[rows.begin]);  // the layer overwrites k and v
+    const Event computed =
+        tasks_.Issue(args_.compute(), tasks_.LabelOf("encoded kv", rows, layer_idx), args_.cost.CrossKv(rows.size()),
+                     std::move(after), [=, this](Operations& operations) {
+                       if (layer_idx == decoder.begin) operations.NormEncoded(rows);
+                       operations.ProjectCross(rows, layer_idx);
+                       if (!is_on_host) operations.StoreKv(args_.batch, rows, CacheView(rows, layer_idx));
+                     });
+    if (is_on_host) StoreOnHost(rows, layer_idx, computed);
+  }
 }
 
 Event PassAttention::PreAttention(RowRange rows, int64_t layer_idx) {
@@ -221,9 +251,30 @@ Event PassAttention::LoadAttended(RowRange rows, const Event& attended) {
 }
 
 Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
+  const bool has_cross = args_.config.has_cross_attention(layer_idx);
+  const Event added = tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
+                                   args_.cost.PostAttention(rows.size()), {loaded}, [=](Operations& operations) {
+                                     operations.PostAttention(rows, layer_idx);
+                                     if (has_cross) operations.PreCross(rows, layer_idx);
+                                   });
+  return has_cross ? CrossOnHost(rows, layer_idx, added) : added;
+}
+
+Event PassAttention::CrossOnHost(RowRange rows, int64_t layer_idx, const Event& projected) {
+  const int64_t q_dim = args_.config.q_dim();
+  const Event offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload q", rows),
+                                      static_cast<uint64_t>(4 * rows.size() * q_dim), {projected},
+                                      [=](Activations& host, Activations& device, ByteCopies& copies) {
+                                        AddRows(copies, device.q, host.q, rows, q_dim);
+                                      });
+  const Event attended = tasks_.Issue(
+      args_.host, tasks_.LabelOf("cross-attention", rows, layer_idx),
+      args_.cost.AttentionCore(CrossContextOf(args_.batch, rows)), {offloaded}, [=, this](Operations& operations) {
+        operations.AttendCross(args_.batch, rows, layer_idx, CacheView(rows, layer_idx));
+      });
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
-                      args_.cost.PostAttention(rows.size()), {loaded},
-                      [=](Operations& operations) { operations.PostAttention(rows, layer_idx); });
+                      args_.cost.CrossProjections(rows.size()), {LoadAttended(rows, attended)},
+                      [=](Operations& operations) { operations.PostCross(rows, layer_idx); });
 }
 
 }  // namespace penstock

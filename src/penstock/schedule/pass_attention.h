@@ -6,6 +6,8 @@
 // - On several ranks that share the heads: Attend() (schedule/ranks/pass_heads.h).
 // - On the host, beside a device: PreAttention() to PostAttention(), with q, k and v copied down and results copied up.
 //
+// In a decoder's layers, Attend() and PostAttention() also compute cross-attention.
+//
 // Each call issues a task (some calls: a few) and returns the event of its end.
 #pragma once
 
@@ -48,6 +50,10 @@ class PassAttention {
   Event LoadAttended(RowRange rows, const Event& attended);
   Event PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded);
 
+  // Stores what cross-attention of all layers of the decoder will see of these rows. REQUIRES: they have completed the
+  // encoder.
+  void StoreEncoded(RowRange rows);
+
  private:
   // KV entries of a micro-batch on the device.
   struct StagedKv {
@@ -62,7 +68,7 @@ class PassAttention {
   bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
   KvView CacheView(RowRange rows, int64_t layer_idx) const;
   ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const {
-    return penstock::ContextOf(args_.batch, rows, args_.config.window_of(layer_idx));
+    return penstock::ContextOf(args_.config, args_.batch, rows, layer_idx);
   }
   // Returns the events that the first operation of a layer waits for.
   Events BeforeLayer(RowRange rows) const;
@@ -70,6 +76,10 @@ class PassAttention {
   // Issues all parts of attention as one task, on `kv`.
   Event IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend);
   void AttendTo(Operations& operations, RowRange rows, int64_t layer_idx, const KvView& kv) const;
+  // Cross-attention on the host, from the queries that a device has projected.
+  Event CrossOnHost(RowRange rows, int64_t layer_idx, const Event& projected);
+  // Copies k and v of the device to the host, which stores them. Sets offloaded_ and stored_.
+  void StoreOnHost(RowRange rows, int64_t layer_idx, const Event& computed);
   std::shared_ptr<StagedKv> Stage(RowRange rows, int64_t layer_idx);
   Event StagedAttention(RowRange rows, int64_t layer_idx);
   std::shared_ptr<StagedKv> FindStaged(RowRange rows, int64_t layer_idx) const;

@@ -27,7 +27,8 @@ PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
 
 absl::InlinedVector<int64_t, kMaxAhead> PassFfn::LayersAhead(int64_t layer_idx) const {
   absl::InlinedVector<int64_t, kMaxAhead> layers;
-  for (int64_t next = layer_idx + 1; next < args_.config.num_layers && std::ssize(layers) < kMaxAhead; ++next) {
+  const int64_t end = LayersOf(args_.config, args_.config.is_of_encoder(layer_idx)).end;
+  for (int64_t next = layer_idx + 1; next < end && std::ssize(layers) < kMaxAhead; ++next) {
     if (args_.config.layer_has_experts[next]) layers.push_back(next);
   }
   return layers;
@@ -41,8 +42,8 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   Event routed;
   if (rows.size() > 0) {
     routed = tasks_.Issue(args_.compute(), tasks_.LabelOf("route", rows, layer_idx), cost, {},
-                          [rows, layer_idx, layers_ahead](Operations& operations) {
-                            operations.Route(rows, layer_idx);
+                          [=, this](Operations& operations) {
+                            RouteRows(operations, rows, layer_idx);
                             for (size_t i = 0; i < layers_ahead.size(); ++i) {
                               operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
                             }
@@ -77,6 +78,11 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
                   });
   if (brings_input) input_offloaded_ = offloaded;
   return finish(offloaded);
+}
+
+void PassFfn::RouteRows(Operations& operations, RowRange rows, int64_t layer_idx) const {
+  operations.Route(rows, layer_idx);
+  if (args_.config.is_of_encoder(layer_idx)) operations.LimitExperts(args_.batch, rows);
 }
 
 // Issues the FFN that all rows share. It runs while the host looks at the choices and experts arrive.
@@ -250,7 +256,7 @@ Event PassFfn::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const
   if (args_.config.shared_ffn_dim > 0) cost += args_.cost.SharedFfn(rows.size());
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("experts", rows, layer_idx), cost, taken->arrived,
                       [=, this](Operations& operations) {
-                        operations.Route(rows, layer_idx);
+                        RouteRows(operations, rows, layer_idx);
                         if (args_.config.shared_ffn_dim > 0) operations.SharedFfn(rows, layer_idx);
                         operations.Group(rows);
                         if (args_.on_routing) args_.on_routing(layer_idx, rows, operations.Choices(rows));

@@ -78,6 +78,7 @@ class PassFfn {
     const bool is_cut = args_.ranks.has_value() && args_.ranks->cut_expert_cost != nullptr;
     return is_cut ? *args_.ranks->cut_expert_cost : args_.cost;
   }
+  void RouteRows(Operations& operations, RowRange rows, int64_t layer_idx) const;
   void IssueShared(RowRange rows, int64_t layer_idx);
   // Computes those of the leased experts for which `is_wanted` returns true, after these events.
   Event IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,

@@ -6,8 +6,33 @@
 
 namespace penstock {
 
-std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits) {
+namespace {
+
+// Chooses prompts for the encoder, as many of the first ones as fit.
+std::vector<SequenceRows> ChooseToEncode(std::span<const SequenceState> sequences, int64_t room) {
   std::vector<SequenceRows> parts;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const int64_t num_rows = sequences[i].num_to_encode;
+    if (num_rows == 0) continue;
+    if (num_rows > room) break;
+    parts.push_back({i, sequences[i].num_computed, num_rows});
+    room -= num_rows;
+  }
+  return parts;
+}
+
+}  // namespace
+
+bool IsToEncode(std::span<const SequenceState> sequences, std::span<const SequenceRows> chosen) {
+  const auto num_to_encode = std::ranges::count_if(sequences, [](const auto& s) { return s.num_to_encode > 0; });
+  const auto num_chosen =
+      std::ranges::count_if(chosen, [&](const auto& part) { return sequences[part.sequence_idx].num_to_encode > 0; });
+  return num_to_encode > num_chosen;
+}
+
+std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits) {
+  std::vector<SequenceRows> parts = ChooseToEncode(sequences, limits.max_rows);
+  if (!parts.empty()) return parts;
   int64_t room = limits.max_rows;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].in_prefill) continue;

@@ -16,7 +16,8 @@ struct SequenceState {
   int64_t num_computed = 0;  // positions whose KV entries exist
   int64_t num_pending = 0;   // known tokens after these positions
   bool in_prefill = false;
-  bool waits = false;  // takes no rows in this pass: another sequence computes the same tokens
+  bool waits = false;         // takes no rows in this pass: another sequence computes the same tokens
+  int64_t num_to_encode = 0;  // the next positions: a prompt that the encoder has not read
 };
 
 struct SequenceRows {
@@ -36,9 +37,13 @@ struct PassLimits {
   }
 };
 
-// Chooses one row of each sequence that decodes. Prompts get the remaining rows, first come first served. REQUIRES: at
-// most max_rows sequences.
+// Chooses one row of each sequence that decodes. Prompts get the remaining rows, first come first served. As long as
+// there are prompts that an encoder must read, chooses whole ones of these, and nothing else. REQUIRES: at most
+// max_rows sequences, and max_rows positions of a prompt for an encoder.
 std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits);
+
+// Whether prompts are left for an encoder after a pass of these rows.
+bool IsToEncode(std::span<const SequenceState> sequences, std::span<const SequenceRows> chosen);
 
 // Cuts micro-batches that are balanced by what attention reads for them. Each one keeps its parts in the given order.
 std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceRows> parts, const PassLimits& limits);

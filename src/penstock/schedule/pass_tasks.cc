@@ -5,16 +5,38 @@
 
 namespace penstock {
 
-ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t window) {
+namespace {
+
+// Adds up what rows see. Rows of one sequence share what they read; its last row sees the most.
+ModelCost::Context SumOf(const RowBatch& batch, RowRange rows, absl::FunctionRef<int64_t(int64_t row_idx)> seen_by) {
   ModelCost::Context context;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
-    int64_t seen = batch.kv_positions[row_idx] + 1;
-    if (window > 0) seen = std::min(seen, window);
+    const int64_t seen = seen_by(row_idx);
     context.seen_tokens += seen;
     const bool is_last = row_idx + 1 == rows.end || batch.sequence_ids[row_idx + 1] != batch.sequence_ids[row_idx];
     if (is_last) context.read_tokens += seen;
   }
   return context;
+}
+
+}  // namespace
+
+ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t window) {
+  return SumOf(batch, rows, [&](int64_t row_idx) {
+    const int64_t seen = batch.kv_positions[row_idx] + 1;
+    return window > 0 ? std::min(seen, window) : seen;
+  });
+}
+
+ModelCost::Context ContextOf(const ModelConfig& config, const RowBatch& batch, RowRange rows, int64_t layer_idx) {
+  if (!config.encoder.is_on()) return ContextOf(batch, rows, config.window_of(layer_idx));
+  if (config.is_of_encoder(layer_idx)) return CrossContextOf(batch, rows);
+  return SumOf(batch, rows,
+               [&](int64_t row_idx) { return batch.kv_positions[row_idx] + 1 - batch.prompt_lengths[row_idx]; });
+}
+
+ModelCost::Context CrossContextOf(const RowBatch& batch, RowRange rows) {
+  return SumOf(batch, rows, [&](int64_t row_idx) { return batch.prompt_lengths[row_idx]; });
 }
 
 TaskLabel PassTasks::LabelOf(std::string_view name, RowRange rows, int64_t layer_idx) const {

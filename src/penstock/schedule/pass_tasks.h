@@ -20,6 +20,9 @@ namespace penstock {
 
 // Returns what these rows see of the KV cache in a layer with this window; 0: no window.
 ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t window);
+// The same for a layer of an encoder-decoder model: for self-attention, and for cross-attention.
+ModelCost::Context ContextOf(const ModelConfig& config, const RowBatch& batch, RowRange rows, int64_t layer_idx);
+ModelCost::Context CrossContextOf(const RowBatch& batch, RowRange rows);
 
 enum class CopyDirection : uint8_t { kToDevice, kToHost };
 using ByteCopies = std::vector<ByteCopy>;

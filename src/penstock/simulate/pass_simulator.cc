@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                              .eviction = a.eviction,
                              .popularity = a.popularity};
   if (a.device.has_value()) {
+    s.device_.holds_kv_cache = a.device->staged_pages == 0 && !TraitsOf(a.schedule.kind).attends_on_host;
     s.device_.processor.lane = s.runtime_.AddLane("device_compute", a.rates.device_compute);
     s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", a.rates.dram_to_device);
     s.device_.device_to_dram_lane = s.runtime_.AddLane("device_to_dram", a.rates.device_to_dram);

@@ -37,6 +37,7 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const MemoryPlan& plan = policy.plan;
   const int64_t num_layers = inputs.config.num_layers;
+  if (inputs.config.encoder.is_on()) return num_layers;  // of two kinds
   // A cache of recently used experts keeps the same share of any number of layers. The exception is a cache that holds
   // nearly all that a step uses: a few experts decide whether it hits everything or nothing. Its simulation needs many
   // experts.
@@ -95,6 +96,7 @@ struct RunEstimator::Impl {
   // is reached.
   double Seconds(const StepSize& size) {
     const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
+    if (inputs.config.encoder.is_on() && size.num_prompt_rows > 0) return EncodeSeconds(size.num_prompt_rows);
     const auto decode_s = [this](int64_t n) { return At({n, 0}).seconds; };
     if (num_rows <= num_places || size.num_prompt_rows == 0) {
       return Between(std::min(num_rows, num_places), num_places, decode_s);
@@ -110,6 +112,16 @@ struct RunEstimator::Impl {
     const double max_s = num_decoding == 0 ? full_s(0) : Between(num_decoding, max, full_s);
     return min_s +
            (max_s - min_s) * static_cast<double>(num_rows - num_places) / static_cast<double>(full_rows - num_places);
+  }
+
+  // Returns the seconds of a step in which an encoder reads so many rows, between one prompt and as many as there is
+  // room for.
+  double EncodeSeconds(int64_t num_rows) {
+    const int64_t full = FullChunk(0), one = std::min(full, workload.own_prompt_tokens());
+    const double one_s = At({0, one}).seconds;
+    if (full == one) return one_s * static_cast<double>(num_rows) / static_cast<double>(one);
+    const double per_row_s = (At({0, full}).seconds - one_s) / static_cast<double>(full - one);
+    return one_s + per_row_s * static_cast<double>(num_rows - one);
   }
 
   // Interpolates `at`, which returns the seconds for a number of sequences, between 1 and `max`. Also evaluates it at
@@ -163,7 +175,8 @@ struct RunEstimator::Impl {
       const int64_t begin = batch.num_rows();
       for (const SequenceRows& part : micro_batch) {
         for (int64_t i = 0; i < part.num_rows; ++i) {
-          batch.AddRow(0, part.first_pos + i, {}, static_cast<uint32_t>(part.sequence_idx), limits.window);
+          batch.AddRow(0, part.first_pos + i, {}, static_cast<uint32_t>(part.sequence_idx), limits.window,
+                       size.num_decoding > 0 ? workload.prompt_tokens : part.num_rows);
         }
       }
       micro_batches.push_back({begin, batch.num_rows()});
@@ -257,7 +270,7 @@ RunEstimate RunEstimator::Estimate() {
   if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
   const int64_t num_requests = simulated.num_requests;  // of one rank
   simulated.num_requests = std::min(num_requests, kMaxBatches * impl.num_places);
-  SimulatedBatch requests(simulated, policy, NumKvPages(policy.plan));
+  SimulatedBatch requests(simulated, policy, NumKvPages(policy.plan), impl.inputs.config.encoder.is_on());
   RunEstimate run;
   while (!requests.idle()) {
     requests.Admit();

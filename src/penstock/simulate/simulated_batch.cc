@@ -12,10 +12,12 @@ PassLimits PassLimitsOf(const ChosenPolicy& policy) {
           .window = policy.kv_window};
 }
 
-SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages)
+SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages,
+                               bool has_encoder)
     : workload_(workload),
       policy_(policy),
       limits_(PassLimitsOf(policy)),
+      has_encoder_(has_encoder),
       num_requests_(workload.num_requests > 0 ? workload.num_requests : policy.plan.batch_size),
       free_pages_(num_kv_pages) {
   PENSTOCK_CHECK(policy.kv_window.NumPages(workload.max_positions()) <= num_kv_pages);
@@ -23,19 +25,20 @@ SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& pol
 
 void SimulatedBatch::Admit() {
   while (num_admitted_ < num_requests_ && std::ssize(running_) < policy_.plan.batch_size) {
-    const int64_t num_prompt = workload_.PromptTokens(num_admitted_);
-    const int64_t num_shared = workload_.SharedTokens(num_admitted_);
+    const int64_t num_prompt = workload_.PromptTokens(num_admitted_) + (has_encoder_ ? 1 : 0);
+    const int64_t num_shared = has_encoder_ ? 0 : workload_.SharedTokens(num_admitted_);
     // The pages of the common tokens stay when the first request ends.
     const int64_t num_kept = policy_.kv_window.on() ? 0 : num_shared / KvCache::kPageTokens;
     const int64_t num_pages = policy_.kv_window.NumPages(num_prompt + workload_.new_tokens) - num_kept;
     // When nothing runs, a request gets the pages of the common tokens, too, as cached pages go when others need them.
     if (num_pages > free_pages_ && !running_.empty()) return;
     free_pages_ -= num_pages;
-    running_.push_back({.id = static_cast<uint32_t>(num_admitted_++),
-                        .num_prompt = num_prompt,
-                        .num_shared = num_shared,
-                        .num_pages = num_pages,
-                        .state = {.num_pending = num_prompt, .in_prefill = true}});
+    running_.push_back(
+        {.id = static_cast<uint32_t>(num_admitted_++),
+         .num_prompt = num_prompt,
+         .num_shared = num_shared,
+         .num_pages = num_pages,
+         .state = {.num_pending = num_prompt, .in_prefill = true, .num_to_encode = has_encoder_ ? num_prompt - 1 : 0}});
   }
 }
 
@@ -55,9 +58,11 @@ StepSize SimulatedBatch::ChooseRows() {
     states.push_back(state);
   }
   parts_ = penstock::ChooseRows(states, limits_);
+  next_encodes_ = IsToEncode(states, parts_);
   StepSize size;
   for (const SequenceRows& part : parts_) {
-    if (running_[part.sequence_idx].state.in_prefill) {
+    const SequenceState& state = running_[part.sequence_idx].state;
+    if (has_encoder_ ? state.num_to_encode > 0 : state.in_prefill) {
       size.num_prompt_rows += part.num_rows;
     } else {
       ++size.num_decoding;
@@ -69,12 +74,16 @@ StepSize SimulatedBatch::ChooseRows() {
 std::vector<RowRange> SimulatedBatch::Fill(RowBatch& batch) const {
   batch.Clear();
   batch.draws_tokens = workload_.draws_tokens;
+  batch.next_encodes = next_encodes_;
   std::vector<RowRange> micro_batches;
   for (const auto& micro_batch : CutMicroBatches(parts_, limits_)) {
     const int64_t begin = batch.num_rows();
     for (const SequenceRows& part : micro_batch) {
       const Running& running = running_[part.sequence_idx];
-      for (int64_t i = 0; i < part.num_rows; ++i) batch.AddRow(0, part.first_pos + i, {}, running.id, limits_.window);
+      for (int64_t i = 0; i < part.num_rows; ++i) {
+        batch.AddRow(0, part.first_pos + i, {}, running.id, limits_.window,
+                     running.num_prompt - (has_encoder_ ? 1 : 0));
+      }
       if (part.num_rows == running.state.num_pending) batch.logit_rows.push_back(batch.num_rows() - 1);
     }
     micro_batches.push_back({begin, batch.num_rows()});
@@ -89,6 +98,7 @@ int64_t SimulatedBatch::Advance() {
     SequenceState& state = running.state;
     state.num_computed += part.num_rows;
     state.num_pending -= part.num_rows;
+    state.num_to_encode = 0;
     state.in_prefill = state.num_computed < running.num_prompt;
     num_shared_computed_ = std::max(num_shared_computed_, std::min(state.num_computed, workload_.shared_tokens));
     if (state.num_pending > 0) continue;

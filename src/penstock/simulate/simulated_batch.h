@@ -24,7 +24,8 @@ struct StepSize {
 class SimulatedBatch {
  public:
   // `workload` and `policy` must outlive the batch. A workload without a number of requests has one for each place.
-  SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages);
+  // With `has_encoder`, an encoder reads the prompts, and the decoder begins with a token of its own.
+  SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages, bool has_encoder);
 
   int64_t num_requests() const { return num_requests_; }
   // Returns the prompt tokens so far that were not computed, because an earlier request had computed them.
@@ -40,7 +41,7 @@ class SimulatedBatch {
  private:
   struct Running {
     uint32_t id = 0;
-    int64_t num_prompt = 0;
+    int64_t num_prompt = 0;  // with an encoder, also the token with which the decoder begins
     int64_t num_shared = 0;  // first tokens that another request computes
     int64_t num_pages = 0;   // of its own
     int64_t num_generated = 0;
@@ -50,6 +51,7 @@ class SimulatedBatch {
   const Workload& workload_;
   const ChosenPolicy& policy_;
   const PassLimits limits_;
+  const bool has_encoder_;
   const int64_t num_requests_;
   int64_t num_admitted_ = 0;
   int64_t num_skipped_tokens_ = 0;
@@ -57,6 +59,7 @@ class SimulatedBatch {
   int64_t free_pages_;
   std::vector<Running> running_;
   std::vector<SequenceRows> parts_;  // rows of the present step
+  bool next_encodes_ = false;
 };
 
 }  // namespace penstock

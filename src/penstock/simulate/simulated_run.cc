@@ -54,7 +54,7 @@ struct SimulatedRank {
       : workload(own),
         choices(std::max<int64_t>(1, inputs.config.num_experts), std::max<int64_t>(1, inputs.config.num_topk),
                 OfRank(routing, rank), inputs.config.moe_layers()),
-        requests(workload, inputs.plan.policy, NumKvPages(inputs.plan.policy.plan)) {}
+        requests(workload, inputs.plan.policy, NumKvPages(inputs.plan.policy.plan), inputs.config.encoder.is_on()) {}
 
   static RoutingSpec OfRank(RoutingSpec routing, int rank) {
     constexpr int64_t kRowsOfRank = 1 << 24;
@@ -98,6 +98,9 @@ absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, con
                                              const std::string& trace_path) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<SimulatedRanks> simulator, MakeSimulator(inputs, hardware));
   if (simulator->num_ranks() > 1) return UsageError("a recorded run is one rank's: simulate it on one rank");
+  if (inputs.config.encoder.is_on()) {
+    return UsageError("a recorded run of an encoder-decoder model cannot be simulated, so far: give a workload");
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, inputs.config));
   SimulatedTrace run;
   std::vector<double>& seconds = run.step_s;

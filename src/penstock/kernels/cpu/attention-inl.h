@@ -76,9 +76,10 @@ struct AttentionLayout {
 
   static int64_t FirstPos(const AttentionArgs& args, int64_t row) {
     const int64_t first = args.pos + row + 1 - args.window;
-    return args.window > 0 && first > 0 ? first : 0;
+    if (args.window == 0) return args.first;
+    return first > 0 ? first : 0;
   }
-  static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.pos + row + 1; }
+  static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.end > 0 ? args.end : args.pos + row + 1; }
 };
 
 // The type that scores are summed in, and the type of a step of K for all tokens of a page.
@@ -255,6 +256,7 @@ class AttentionOf {
     const int64_t count = AttentionLayout::EndPos(args_, row) - first;
     float* scores = layout_.scores + head * layout_.stride;
     float* own = scores + (first - layout_.base);
+    if (args_.bias != nullptr) AddBias(head % args_.group, first - (args_.pos + row), count, own);
     // A sink acts as one more position without a V. The stride has room for it.
     const bool has_sink = args_.sinks != nullptr;
     if (has_sink) own[count] = args_.sinks[head % args_.group] / args_.scale;
@@ -267,6 +269,16 @@ class AttentionOf {
         Mul(V::Load(p), V::template LoadAs<Dtype::kF32>(Block(page) + scales)).Store(p);
       }
     }
+  }
+
+  // Adds a head's biases to the scores of `count` positions, the first of which is `distance` away from the row.
+  void AddBias(int64_t head, int64_t distance, int64_t count, float* scores) const {
+    const int64_t reach = args_.bias_reach;
+    const float* bias = args_.bias + head * (2 * reach + 1) + reach;
+    int64_t i = 0;
+    for (; i < count && distance + i < -reach; ++i) scores[i] += bias[-reach];
+    for (; i < count && distance + i <= reach; ++i) scores[i] += bias[distance + i];
+    for (; i < count; ++i) scores[i] += bias[reach];
   }
 
   void AddRow(int64_t row, int64_t first, int64_t end) const {

@@ -33,15 +33,17 @@ class HostAttentionSchedule : public Schedule {
 
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
-    const int64_t num_steps = pass.config().num_layers * num_micro_batches;
+    const int64_t num_steps = pass.layers().size() * num_micro_batches;
     // A micro-batch's next layer can be issued only after its present layer. So the host is ahead by at most all
     // micro-batches.
     const int64_t ahead = std::min(max_ahead_, num_micro_batches);
     attended_.assign(num_steps, {});
     for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
+    prefetch_.BeginPass(pass);
     for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
     for (int64_t step = 0; step < num_steps; ++step) {
-      const int64_t layer_idx = step / num_micro_batches, micro_batch_idx = step % num_micro_batches;
+      const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
+      const int64_t micro_batch_idx = step % num_micro_batches;
       const RowRange rows = pass.micro_batches()[micro_batch_idx];
       if (ahead == 0) Attend(pass, step);
       const Event loaded = pass.attention().LoadAttended(rows, attended_[step]);
@@ -66,7 +68,7 @@ class HostAttentionSchedule : public Schedule {
  private:
   void Attend(Pass& pass, int64_t step) {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
-    const int64_t layer_idx = step / num_micro_batches;
+    const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
     const RowRange rows = pass.micro_batches()[step % num_micro_batches];
     const Event offloaded = pass.attention().OffloadQkv(rows, pass.attention().PreAttention(rows, layer_idx));
     attended_[step] = pass.attention().HostAttention(rows, layer_idx, offloaded);

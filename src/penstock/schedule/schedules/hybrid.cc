@@ -46,8 +46,8 @@ class HybridSchedule : public Schedule {
     const RowRange rows = pass.all_rows();
     const std::span<const RowRange> micro_batches = pass.micro_batches();
     for (const RowRange& micro_batch : micro_batches) pass.attention().Embed(micro_batch);
-    size_t place = 0;
-    for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
+    auto place = static_cast<size_t>(pass.PlaceOf(pass.layers().begin));
+    for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
       for (size_t i = 0; i < micro_batches.size(); ++i) pass.attention().Attend(micro_batches, i, layer_idx);
       if (pass.has_experts(layer_idx)) {
         PENSTOCK_RETURN_IF_ERROR(RunExperts(pass, rows, place++));
@@ -215,6 +215,8 @@ class HybridSchedule : public Schedule {
     for (int64_t ahead = 1; ahead <= std::min(predictor_->distance(), num_layers); ++ahead) {
       const std::span<const float> expected = predictor_->ExpectedRows(ahead);
       const int64_t target = (static_cast<int64_t>(place) + ahead) % num_layers;
+      // The rows of an encoder do not go through the decoder.
+      if (pass.config().encoder.is_on() && !pass.layers().Contains(moe_layers_[target])) break;
       if (!expected.empty()) Rank(pass, moe_layers_[target], expected);
     }
     std::stable_sort(candidates_.begin(), candidates_.end(),

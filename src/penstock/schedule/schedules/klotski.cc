@@ -56,8 +56,9 @@ class KlotskiSchedule : public Schedule {
     const RowRange group = {micro_batches.front().begin, micro_batches.back().end};
     for (const RowRange& rows : micro_batches) pass.attention().Embed(rows);
     ForgetHistory();
-    size_t moe_layer = 0;
-    for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
+    auto moe_layer = static_cast<size_t>(pass.PlaceOf(pass.layers().begin));
+    if (moe_layer != hot_layer_) hot_.clear();
+    for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
         for (size_t i = 0; i < micro_batches.size(); ++i) pass.attention().Attend(micro_batches, i, layer_idx);
         pass.ffn().Dense(group, layer_idx);
@@ -79,12 +80,19 @@ class KlotskiSchedule : public Schedule {
       // Each expert is computed once for the rows of the whole group, not for each micro-batch.
       pass.ffn().Group(group, layer_idx);
       const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
-      moe_layer = (moe_layer + 1) % moe_layers_.size();
-      Predict(pass.config(), pass.experts().layouts(), group, moe_layer);
+      hot_layer_ = moe_layer = NextPlace(pass, moe_layer);
+      Predict(pass, group, moe_layer);
       PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, moe_layer); }));
       pass.ffn().Combine(group, layer_idx);
     }
     return absl::OkStatus();
+  }
+
+  // Returns the place of the next layer with experts, in this pass or the next one.
+  size_t NextPlace(const Pass& pass, size_t place) const {
+    const size_t next = place + 1;
+    if (next < moe_layers_.size() && moe_layers_[next] < pass.layers().end) return next;
+    return static_cast<size_t>(pass.PlaceOf(pass.next_layers().begin)) % moe_layers_.size();
   }
 
   // Counts what the gates chose, and keeps it as a part of the paths to the next layers.
@@ -122,17 +130,19 @@ class KlotskiSchedule : public Schedule {
   }
 
   // Sets likely_ to the experts of a layer on this rank that are probably needed, the likeliest last.
-  void Predict(const ModelConfig& config, const ExpertLayouts& layouts, RowRange group, size_t moe_layer) {
+  void Predict(const Pass& pass, RowRange group, size_t moe_layer) {
+    const ModelConfig& config = pass.config();
     likely_.clear();
     if (!options_.hot_prefetch) return;
-    if (moe_layer == 0) ForgetHistory();  // nothing is known about the next pass's rows
+    // Nothing is known about the next pass's rows.
+    if (moe_layer == static_cast<size_t>(pass.PlaceOf(pass.next_layers().begin))) ForgetHistory();
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
     // Rows without a known path are equally likely to choose any expert.
     const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
     for (int32_t expert_idx = 0; expert_idx < static_cast<int32_t>(tendency.size()); ++expert_idx) {
-      if (!layouts.is_here(moe_layers_[moe_layer], expert_idx)) continue;
+      if (!pass.experts().layouts().is_here(moe_layers_[moe_layer], expert_idx)) continue;
       if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kMinExpected) likely_.push_back(expert_idx);
     }
     std::stable_sort(likely_.rbegin(), likely_.rend(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });
@@ -146,6 +156,7 @@ class KlotskiSchedule : public Schedule {
   std::array<std::vector<int32_t>, kMaxPathLength> previous_choices_;
   std::vector<int32_t> likely_;   // experts of the next layer that were not requested yet, likeliest last
   std::vector<ExpertLease> hot_;  // leases on experts of the next layer
+  size_t hot_layer_ = 0;          // its place among the layers with experts
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ class OnDemandSchedule : public Schedule {
     const RowRange rows = pass.all_rows();
     const std::span<const RowRange> micro_batches = pass.micro_batches();
     pass.attention().Embed(rows);
-    for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
+    for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
       for (size_t i = 0; i < micro_batches.size(); ++i) pass.attention().Attend(micro_batches, i, layer_idx);
       if (!pass.has_experts(layer_idx)) {
         pass.ffn().Dense(rows, layer_idx);

@@ -32,7 +32,8 @@ class ZigzagSchedule : public Schedule {
  private:
   absl::Status RunBlock(Pass& pass, std::span<const RowRange> micro_batches) {
     for (const RowRange& rows : micro_batches) pass.attention().Embed(rows);
-    for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
+    prefetch_.BeginPass(pass);
+    for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
         for (size_t i = 0; i < micro_batches.size(); ++i) {
           pass.attention().Attend(micro_batches, i, layer_idx);

@@ -285,8 +285,13 @@ void Attention(const AttentionArgs& args) {
   };
   for (int64_t head = 0; head < args.num_rows * args.group; ++head) {
     const int64_t row = head / args.group;
-    const int64_t end_pos = args.pos + row + 1;
-    const int64_t first_pos = args.window > 0 ? std::max<int64_t>(0, end_pos - args.window) : 0;
+    const int64_t end_pos = args.end > 0 ? args.end : args.pos + row + 1;
+    const int64_t first_pos = args.window > 0 ? std::max<int64_t>(0, end_pos - args.window) : args.first;
+    const auto bias_of = [&](int64_t pos) -> double {
+      if (args.bias == nullptr) return 0;
+      const int64_t reach = args.bias_reach, distance = std::clamp(pos - args.pos - row, -reach, reach);
+      return args.bias[head % args.group * (2 * reach + 1) + reach + distance];
+    };
     const float* values = args.q + row * args.q_stride + head % args.group * args.head_dim;
     std::vector<double> q(values, values + args.head_dim);
     if (args.kv_format == KvFormat::kInt8) {
@@ -298,7 +303,7 @@ void Attention(const AttentionArgs& args) {
     for (int64_t pos = first_pos; pos < end_pos; ++pos) {
       double score = 0;
       for (int64_t d = 0; d < args.head_dim; ++d) score += q[d] * k(pos, d);
-      p.push_back(static_cast<float>(score * args.scale));
+      p.push_back(static_cast<float>((score + bias_of(pos)) * args.scale));
     }
     double max = *std::max_element(p.begin(), p.end());
     const double sink = args.sinks == nullptr ? kNever : args.sinks[head % args.group];
