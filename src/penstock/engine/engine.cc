@@ -257,7 +257,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
-  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name,
+  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, info_,
                                                           communicator_ == nullptr ? 0 : communicator_->rank()));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
                                                          .layouts = *plan_->layouts,
