@@ -194,7 +194,8 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   const EngineModel model{.config = config,
                           .weights = model_->weights,
                           .files = model_->checkpoint.files(),
-                          .memory_bytes = model_->memory_bytes()};
+                          .memory_bytes = model_->memory_bytes(),
+                          .fingerprint = model_->fingerprint};
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
   if (TraitsOf(policy().schedule.kind).fetches_by_predictor && !options.policy.predictor.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
