@@ -103,7 +103,7 @@ def parse_arguments():
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--top", type=int, default=30, help="T: experts of the router that are distilled")
-    parser.add_argument("--ce", type=float, default=0.005, help="lambda")
+    parser.add_argument("--ce", type=float, default=1.0, help="lambda; the paper's is 0.005")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--decay", type=float, default=0.01, help="AdamW's weight decay")
     parser.add_argument("--dropout", type=float, default=0.1, help="share of the compressed embedding's inputs")
