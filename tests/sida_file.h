@@ -1,7 +1,8 @@
-// Writes files of SiDA's network with random weights, for models of any shape.
+// Writes files of SiDA's network, with random weights or with given ones.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -14,7 +15,9 @@
 
 namespace penstock {
 
-inline std::string RandomSidaFile(const SidaShape& shape, uint32_t seed) {
+// `weight` returns the value of a tensor at an index of its elements.
+inline std::string SidaFile(const SidaShape& shape,
+                            const std::function<float(const std::string& name, int64_t i)>& weight) {
   const int64_t dim = shape.dim;
   const std::vector<std::pair<std::string, std::vector<int64_t>>> tensors = {
       {"table", {shape.vocab_size, dim}},
@@ -42,12 +45,20 @@ inline std::string RandomSidaFile(const SidaShape& shape, uint32_t seed) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes += static_cast<char>(header.size() >> (8 * i) & 0xFF);
   bytes += header;
-  std::mt19937 random(seed);
-  for (uint64_t i = 0; i < end / 4; ++i) {
-    const float value = static_cast<float>(random() % 2001) / 1000 - 1;
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  for (const auto& [name, dims] : tensors) {
+    int64_t num_elements = 1;
+    for (const int64_t size_of_dim : dims) num_elements *= size_of_dim;
+    for (int64_t i = 0; i < num_elements; ++i) {
+      const float value = weight(name, i);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
   }
   return bytes;
+}
+
+inline std::string RandomSidaFile(const SidaShape& shape, uint32_t seed) {
+  std::mt19937 random(seed);
+  return SidaFile(shape, [&](const std::string&, int64_t) { return static_cast<float>(random() % 2001) / 1000 - 1; });
 }
 
 }  // namespace penstock
