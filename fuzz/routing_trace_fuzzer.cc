@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr size_t kHeaderFixedBytes = penstock::kRoutingTraceMagic.size() + 24;
+constexpr size_t kNumbersBytes = penstock::kRoutingTraceMagic.size() + 20;
 
 void Require(bool holds) {
   if (!holds) std::abort();
@@ -38,21 +38,22 @@ std::string Sealed(std::string bytes) {
     begin += num_bytes + 8;
     return true;
   };
-  if (bytes.size() < kHeaderFixedBytes) return bytes;
-  const auto field = [&](size_t from_end) {
-    return static_cast<uint64_t>(FieldAt(bytes, kHeaderFixedBytes - from_end));
-  };
-  const uint64_t num_layers = field(24), num_topk = field(16), num_ranked = field(12), num_ahead = field(8);
+  const bool has_tokens = bytes.starts_with(penstock::kTokenTraceMagic);
+  const size_t fixed_bytes = kNumbersBytes + (has_tokens ? 4 + penstock::kTraceFingerprintBytes : 0) + 4;
+  if (bytes.size() < fixed_bytes) return bytes;
+  const auto field = [&](size_t from_end) { return static_cast<uint64_t>(FieldAt(bytes, kNumbersBytes - from_end)); };
+  const uint64_t num_layers = field(20), num_topk = field(12), num_ranked = field(8), num_ahead = field(4);
   if (num_topk > static_cast<uint64_t>(penstock::kMaxTopk) ||
       num_ranked > static_cast<uint64_t>(penstock::kMaxExperts) || num_ahead > penstock::kMaxAhead) {
     return bytes;
   }
-  if (!seal(kHeaderFixedBytes + field(4))) return bytes;
+  if (!seal(fixed_bytes + FieldAt(bytes, fixed_bytes - 4))) return bytes;
   while (seal(16)) {
     const uint64_t layer_idx = FieldAt(bytes, begin - 16), num_rows = FieldAt(bytes, begin - 12);
     if (layer_idx >= num_layers) break;
     const uint64_t ahead = std::min(num_ahead, num_layers - 1 - layer_idx);
-    if (!seal(num_rows * (8 + 6 * num_ranked + 2 * num_topk * (1 + ahead)))) break;
+    const uint64_t num_numbers = has_tokens && layer_idx == 0 ? 3 : 2;
+    if (!seal(num_rows * (4 * num_numbers + 6 * num_ranked + 2 * num_topk * (1 + ahead)))) break;
   }
   return bytes;
 }

@@ -93,6 +93,7 @@ struct Policy {
   // hybrid: the predictor of the experts to fetch ahead. Default: the one that penstock bench routing found best for
   // the model, and with a default eviction also its best eviction. None if it never ran.
   std::optional<PredictorKind> predictor = {};
+  std::string predictor_path = {};  // of the network of kSida, written by tools/train_predictor; only read with kSida
 };
 
 }  // namespace penstock

@@ -100,6 +100,13 @@ TEST(ParseSafetensorsHeader, ReadsTensorsInTheOrderOfTheirOffsets) {
   EXPECT_TRUE((*tensors)[2].shape.empty());
 }
 
+TEST(ParseSafetensorsHeader, ReturnsTheMetadataOnRequest) {
+  const std::string header = R"({"__metadata__":{"format":"pt","a \u0062":"1"}})";
+  SafetensorsMetadata metadata;
+  ASSERT_TRUE(ParseSafetensorsHeader(header, 8 + header.size(), &metadata).ok());
+  EXPECT_THAT(metadata, ElementsAre(testing::Pair("format", "pt"), testing::Pair("a b", "1")));
+}
+
 TEST(ParseSafetensorsHeader, TakesWhatTheFormatAllows) {
   EXPECT_EQ(ErrorOf("{}", 0), "parsed");
   EXPECT_EQ(ErrorOf("{\"__metadata__\":{}}", 0), "parsed");

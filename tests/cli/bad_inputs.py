@@ -31,6 +31,7 @@ import bad_command_lines
 import bad_configs
 import bad_gguf
 import bad_measurements
+import bad_predictors
 import bad_requests
 import bad_shards
 import bad_tokenizers
@@ -265,7 +266,7 @@ def main():
     tiny_model.ModelFolder.seed()
     rows = {}
     for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines,
-                   bad_measurements):
+                   bad_measurements, bad_predictors):
         for row, name, test in module.cases():
             measures = row == "L11"
             if flags.first and row in rows and not measures:

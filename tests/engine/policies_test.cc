@@ -2,14 +2,20 @@
 // chunk, budget, streaming slots, threads and Klotski's switches run on every golden model, with the CPU alone and with
 // an emulated device. All give the bits of a plain engine with all experts resident. PENSTOCK_TEST_COMBINATIONS (88)
 // sets their number, PENSTOCK_TEST_SEED (1) their choice.
-#include <fmt/format.h>
+#include <filesystem>
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "penstock/base/status.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/plan/described_model.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/choices.h"
 #include "tests/draw.h"
 #include "tests/engine/answers.h"
 #include "tests/environment.h"
+#include "tests/sida_file.h"
 
 namespace penstock {
 namespace {
@@ -79,12 +85,37 @@ std::string Describe(const EngineOptions& options) {
       ChoiceName(policy.predictor, Predictors()));
 }
 
+// A network that predicts nonsense, for a model or for a fine-tune of it.
+class NetworkFile {
+ public:
+  explicit NetworkFile(const std::string& model_dir, bool is_of_model = true) {
+    const DescribedModel model = DescribedModel::FromFolder(model_dir).value();
+    const SidaShape shape = {
+        .vocab_size = model.config().vocab_size,
+        .dim = 6,
+        .window = 5,
+        .num_layers = model.config().num_moe_layers(),
+        .num_experts = model.config().num_experts,
+        .fingerprint = is_of_model ? model.loaded()->fingerprint : std::string(32, '0')};
+    EXPECT_TRUE(WriteFile(path_, RandomSidaFile(shape, 1)).ok());
+  }
+  ~NetworkFile() { std::filesystem::remove(path_); }
+  NetworkFile(const NetworkFile&) = delete;
+  NetworkFile& operator=(const NetworkFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_ = testing::TempDir() + "/penstock-network-" + std::to_string(::getpid());
+};
+
 class PoliciesTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);
-  const EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  const NetworkFile network(golden.dir());
+  base.policy.predictor_path = network.path();
   EngineOptions plain = base;
   plain.policy.schedule = ScheduleKind::kOnDemand;
   const std::vector<Answer> expected = RunAll(plain, requests);
@@ -98,6 +129,32 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
     EXPECT_EQ(RunAll(options, requests), expected) << "seed " << seed << ": " << Describe(options);
     if (HasFailure()) return;
   }
+}
+
+// Every pass of these tests needs experts from the disk, so each prediction has consequences.
+TEST(Policies, PredictionsOfANetworkChangeNoBit) {
+  const Golden golden("qwen3moe-tiny");
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions options{.model_dir = golden.dir(), .threads = 1, .context_length = 192};
+  options.batch_size = 2;
+  options.policy.schedule = ScheduleKind::kHybrid;
+  options.policy.predictor = PredictorKind::kNone;
+  options.memory_bytes = MinBudget(options);
+  const uint64_t without_bytes = options.memory_bytes;
+  const std::vector<Answer> expected = RunAll(options, requests);
+  options.policy.predictor = PredictorKind::kSida;
+  options.memory_bytes = 64 << 20;
+  {
+    const NetworkFile other(golden.dir(), /*is_of_model=*/false);
+    options.policy.predictor_path = other.path();
+    const absl::Status refused = Engine::Open(options).status();
+    EXPECT_EQ(FaultOf(refused), Fault::kModel) << refused;
+  }
+  const NetworkFile network(golden.dir());
+  options.policy.predictor_path = network.path();
+  options.memory_bytes = MinBudget(options);
+  EXPECT_GE(options.memory_bytes, without_bytes + std::filesystem::file_size(network.path()));  // the plan counts it
+  EXPECT_EQ(RunAll(options, requests), expected);
 }
 
 // A name that is mistaken for another would be tested twice, and its own setting never.

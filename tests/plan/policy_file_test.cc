@@ -52,6 +52,25 @@ TEST(PolicyFile, SaysWhatIsNotTheDefault) {
   EXPECT_EQ(read.kv_dtype, KvFormat::kInt8);
 }
 
+TEST(PolicyFile, APredictorMayHaveAFile) {
+  EngineOptions options;
+  ASSERT_TRUE(ApplyPolicy(R"({"predictor": "sida:folder:1/net"})", "p.json", options).ok());
+  EXPECT_EQ(options.policy.predictor, PredictorKind::kSida);
+  EXPECT_EQ(options.policy.predictor_path, "folder:1/net");
+  EngineOptions read;
+  ASSERT_TRUE(ApplyPolicy(json::serialize(PolicyJson(options)), "p.json", read).ok());
+  EXPECT_EQ(read.policy.predictor, PredictorKind::kSida);
+  EXPECT_EQ(read.policy.predictor_path, "folder:1/net");
+  ASSERT_TRUE(ApplyPolicy("{}", "p.json", read).ok());  // keeps both
+  EXPECT_EQ(read.policy.predictor_path, "folder:1/net");
+  ASSERT_TRUE(ApplyPolicy(R"({"predictor": "gate"})", "p.json", read).ok());
+  EXPECT_EQ(read.policy.predictor, PredictorKind::kGate);
+  EXPECT_EQ(read.policy.predictor_path, "");
+  ASSERT_TRUE(ApplyPolicy(R"({"predictor": "auto"})", "p.json", read).ok());
+  EXPECT_FALSE(read.policy.predictor.has_value());
+  EXPECT_EQ(PolicyJson(read), json::object());
+}
+
 TEST(PolicyFile, RefusesWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "p.json: "},
@@ -62,6 +81,12 @@ TEST(PolicyFile, RefusesWhatIsWrong) {
       {R"({"batch_size": 1.5})", "'batch_size'"},
       {R"({"batch_size": 99999999999999999999})", "p.json"},
       {R"({"reorder": 1})", "'reorder': expected true or false, found 1"},
+      {R"({"predictor": "sida"})", "predictor sida: give the file of its network, sida:FILE"},
+      {R"({"predictor": "sida:"})", "predictor sida: give the file of its network, sida:FILE"},
+      {R"({"predictor": "none:x"})", "predictor none: it has no file"},
+      {R"({"predictor": "auto:x"})", "predictor auto: it has no file"},
+      {R"({"predictor": "martian:x"})", "predictor 'martian' is unknown"},
+      {R"({"predictor": 3})", "'predictor': expected a string, found 3"},
       {R"({"re_order": true})", "unknown key 're_order'; known are schedule"},
       {R"({"reorder": true, "reorder": true})", "p.json"},
   };

@@ -1,7 +1,8 @@
 // Proves that a trace is read back as it was written, from memory and from a file larger than the buffers. A file cut
 // at any byte gives the whole records before the cut and reports it. A file is refused, after the records before the
 // fault, if any bit is flipped, or a record is missing, repeated or moved. The same holds for a field beyond its bounds
-// behind right checksums. An existing file is never overwritten.
+// behind right checksums. All this holds for traces with tokens (version 3) and without (version 2). An existing file is
+// never overwritten.
 #include "penstock/routing/routing_trace.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ constexpr size_t kHeadBytes = 24;
 bool Same(const RoutingTraceRecord& a, const RoutingTraceRecord& b) {
   return a.step_idx == b.step_idx && a.layer_idx == b.layer_idx && a.sequence_ids == b.sequence_ids &&
          a.positions == b.positions && a.topk_idx == b.topk_idx && a.ranked_idx == b.ranked_idx &&
-         a.ranked_scores == b.ranked_scores && a.ahead_idx == b.ahead_idx;
+         a.ranked_scores == b.ranked_scores && a.ahead_idx == b.ahead_idx && a.token_ids == b.token_ids;
 }
 
 RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx, int64_t layer_idx, int64_t num_rows) {
@@ -37,6 +38,9 @@ RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx
   for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
     record.sequence_ids.push_back(static_cast<uint32_t>(row_idx * 1000003));
     record.positions.push_back(static_cast<uint32_t>((row_idx * 7919 + step_idx) % kMaxContext));
+    if (header.has_tokens() && layer_idx == 0) {
+      record.token_ids.push_back(static_cast<TokenId>((row_idx * 31 + step_idx) % header.vocab_size));
+    }
     for (int64_t rank = 0; rank < header.num_topk; ++rank) {
       record.topk_idx.push_back(static_cast<int32_t>((row_idx * 5 + layer_idx + rank) % header.num_experts));
     }
@@ -175,6 +179,10 @@ RC_GTEST_PROP(RoutingTrace, AnyTraceIsReadBack, ()) {
   header.num_ranked = DrawNumber(0, std::min<int64_t>(100, header.num_experts));
   header.num_ahead = DrawNumber(0, kMaxAhead);
   header.model = std::string(DrawNumber(1, kMaxTraceModelBytes), 'm');
+  if (DrawNumber(0, 1) == 1) {
+    header.vocab_size = DrawNumber(1, kMaxVocabSize);
+    header.fingerprint = std::string(kTraceFingerprintBytes, 'f');
+  }
   std::vector<RoutingTraceRecord> records;
   int64_t step_idx = 0;
   const int64_t num_records = DrawNumber(0, 4);
@@ -278,6 +286,100 @@ TEST_F(RoutingTraceTest, FieldsBeyondTheirBoundsAreNamedThoughChecksumsAreRight)
     EXPECT_THAT(Message(outcome.status), HasSubstr("trace: "));
   }
   EXPECT_THAT(Message(ReadAll("not a trace").status), HasSubstr("trace: not a routing trace of this version"));
+}
+
+// A trace with tokens: its header is 36 bytes longer, and records of layer 0 have 4 bytes more for each row.
+class TokenTraceTest : public testing::Test {
+ protected:
+  TokenTraceTest() {
+    for (int64_t step_idx = 0; step_idx < 2; ++step_idx) {
+      for (int64_t layer_idx = 0; layer_idx < 2; ++layer_idx) {
+        records_.push_back(MakeRecord(header_, step_idx, layer_idx, 2));
+      }
+    }
+    bytes_ = Encode(header_, records_);
+  }
+
+  const RoutingTraceHeader header_{.model = "m",
+                                   .num_layers = 2,
+                                   .num_experts = 6,
+                                   .num_topk = 2,
+                                   .num_ranked = 3,
+                                   .num_ahead = 1,
+                                   .vocab_size = 50,
+                                   .fingerprint = "0123456789abcdef0123456789abcdef"};
+  static constexpr size_t kFirst = kHeaderFixed + 36 + 1 + 8;  // where the first record begins
+  std::vector<RoutingTraceRecord> records_;
+  std::string bytes_;
+};
+
+TEST_F(TokenTraceTest, IsReadBack) {
+  EXPECT_TRUE(bytes_.starts_with(kTokenTraceMagic));
+  RoutingTraceHeader without = header_;
+  without.vocab_size = 0;
+  without.fingerprint.clear();
+  std::vector<RoutingTraceRecord> plain = records_;
+  for (RoutingTraceRecord& record : plain) record.token_ids.clear();
+  const std::string version2 = Encode(without, plain);
+  EXPECT_TRUE(version2.starts_with(kRoutingTraceMagic));
+  EXPECT_EQ(bytes_.size(), version2.size() + 36 + 4 * 4);
+  ASSERT_EQ(ReadAll(version2).records.size(), records_.size());
+  const auto reader = RoutingTraceReader::OfBytes(bytes_, "trace").value();
+  EXPECT_EQ(reader->header().vocab_size, 50);
+  EXPECT_EQ(reader->header().fingerprint, header_.fingerprint);
+  const Outcome outcome = ReadAll(bytes_);
+  EXPECT_EQ(outcome.event, RoutingTraceEvent::kEnd);
+  ASSERT_EQ(outcome.records.size(), records_.size());
+  ExpectPrefix(outcome, records_);
+  EXPECT_EQ(outcome.records[0].token_ids.size(), 2u);
+  EXPECT_TRUE(outcome.records[1].token_ids.empty());
+}
+
+TEST_F(TokenTraceTest, CutsAndFlippedBitsAreFound) {
+  for (size_t size = 0; size < bytes_.size(); ++size) {
+    const Outcome outcome = ReadAll(bytes_.substr(0, size));
+    EXPECT_EQ(outcome.status.ok(), size >= kFirst) << size;
+    ExpectPrefix(outcome, records_);
+    std::string flipped = bytes_;
+    flipped[size] = static_cast<char>(flipped[size] ^ (1 << size % 8));
+    const Outcome of_flipped = ReadAll(flipped);
+    ASSERT_FALSE(of_flipped.status.ok()) << size;
+    EXPECT_EQ(FaultOf(of_flipped.status), Fault::kInput);
+    ExpectPrefix(of_flipped, records_);
+  }
+}
+
+TEST_F(TokenTraceTest, FieldsBeyondTheirBoundsAreNamed) {
+  const struct {
+    size_t pos;
+    std::string field;
+    const char* message;
+  } cases[] = {
+      {39, std::string(4, '\0'), "vocab_size: expected 1 or more, found 0"},
+      {39, "\xFF\xFF\xFF\xFF", "vocab_size: expected 0 to 2097152, found 4294967295"},
+      {43, "X", "fingerprint: expected 32 hexadecimal digits, found 'X123"},
+      {75, "\xFF\xFF\xFF\xFF", "bytes of the model's name: expected 1 to 512, found 4294967295"},
+      {kFirst + kHeadBytes + 16, {"\x32\0\0\0", 4}, "record 0: token_ids: expected 0 to 49, found 50"},
+  };
+  for (const auto& row : cases) {
+    std::string bytes = bytes_;
+    bytes.replace(row.pos, row.field.size(), row.field);
+    // Corrects the checksums of the header and of the first record.
+    uint64_t checksum = 0;
+    size_t begin = 0;
+    for (const size_t size : {kFirst - 8, size_t{16}, size_t{2 * (12 + 2 * 2 * 2 + 6 * 3)}}) {
+      checksum = XXH3_64bits_withSeed(bytes.data() + begin, size, checksum);
+      std::memcpy(bytes.data() + begin + size, &checksum, 8);
+      begin += size + 8;
+    }
+    const Outcome outcome = ReadAll(bytes);
+    ASSERT_FALSE(outcome.status.ok()) << row.message;
+    EXPECT_THAT(Message(outcome.status), HasSubstr(row.message));
+  }
+  RoutingTraceHeader wrong = header_;
+  wrong.fingerprint.clear();
+  std::string bytes;
+  EXPECT_EQ(FaultOf(RoutingTraceEncoder().Header(wrong, bytes)), Fault::kInput);
 }
 
 TEST_F(RoutingTraceTest, AFileLargerThanTheBuffersIsReadBack) {

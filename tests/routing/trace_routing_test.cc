@@ -111,6 +111,36 @@ TEST_F(TraceRoutingTest, GivesScoresAndWhatGatesWouldHaveChosen) {
   EXPECT_THAT(trace->ChoicesAhead(0, 1, 1, 1), ElementsAre(5, 4));
 }
 
+TEST_F(TraceRoutingTest, GivesTokensInTheOrderOfTheRows) {
+  std::filesystem::remove(path_);
+  const RoutingTraceHeader header = {.model = "m",
+                                     .num_layers = 2,
+                                     .num_experts = 8,
+                                     .num_topk = 2,
+                                     .vocab_size = 10,
+                                     .fingerprint = std::string(kTraceFingerprintBytes, 'a')};
+  const auto writer = RoutingTraceWriter::Create(path_, header).value();
+  const std::vector<uint32_t> ids = {4, 5}, positions = {0, 7};
+  for (int64_t layer_idx = 0; layer_idx < 2; ++layer_idx) {
+    ASSERT_TRUE(writer
+                    ->Append({.step_idx = 0,
+                              .layer_idx = layer_idx,
+                              .sequence_ids = ids,
+                              .positions = positions,
+                              .topk_idx = std::vector<int32_t>{0, 1, 2, 3},
+                              .token_ids = layer_idx == 0 ? std::vector<TokenId>{8, 9} : std::vector<TokenId>{}})
+                    .ok());
+  }
+  ASSERT_TRUE(writer->Close().ok());
+  const auto trace = TraceRouting::Open(path_, config_).value();
+  EXPECT_EQ(trace->header().fingerprint, header.fingerprint);
+  ASSERT_TRUE(trace->NextStep().value());
+  EXPECT_THAT(trace->token_ids(), ElementsAre(8, 9));
+  const std::vector<size_t> order = {1, 0};
+  trace->Reorder(order);
+  EXPECT_THAT(trace->token_ids(), ElementsAre(9, 8));
+}
+
 TEST_F(TraceRoutingTest, LeavesOutStepsThatAreNotWhole) {
   Write({{0, 1, {4}, {0}, {4, 5}}, {1, 0, {4}, {1}, {1, 2}}, {2, 0, {4}, {2}, {3, 4}}, {2, 1, {4}, {2}, {5, 6}}});
   const auto trace = TraceRouting::Open(path_, config_).value();

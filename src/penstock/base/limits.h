@@ -34,6 +34,12 @@ inline constexpr int64_t kMaxModelDim = 1 << 17;
 inline constexpr int64_t kMaxVocabSize = 1 << 21;
 inline constexpr int64_t kMaxContext = 1 << 24;
 
+// Networks that predict experts (SiDA).
+inline constexpr uint64_t kMaxSidaHeaderBytes = 64ull << 10;
+inline constexpr int64_t kMaxSidaDim = 1024;
+inline constexpr int64_t kMaxSidaWindow = 1024;
+inline constexpr float kMaxSidaWeight = 1e6f;  // on both sides of 0: no sum of products then overflows
+
 // Chat templates.
 inline constexpr int64_t kMaxTemplateSteps = 10'000'000;
 inline constexpr int64_t kMaxTemplateOutputBytes = 4ll << 20;

@@ -30,6 +30,8 @@ std::optional<Dtype> DtypeOf(std::string_view name) {
 // Builds the list of tensors from a header's events. Extents are relative to the data section, as in the file.
 class HeaderListener final : public JsonListener {
  public:
+  explicit HeaderListener(SafetensorsMetadata* metadata) : metadata_(metadata) {}
+
   absl::Status OnObjectBegin() override {
     switch (place_) {
       case Place::kOutside: place_ = Place::kTop; return absl::OkStatus();
@@ -104,6 +106,7 @@ class HeaderListener final : public JsonListener {
 
   absl::Status OnString(std::string_view text) override {
     if (place_ == Place::kMetadataText) {
+      if (metadata_ != nullptr) metadata_->emplace_back(metadata_keys_.back(), text);
       place_ = Place::kMetadata;
       return absl::OkStatus();
     }
@@ -231,6 +234,7 @@ class HeaderListener final : public JsonListener {
   int64_t num_offsets_ = 0;
   bool has_metadata_ = false;
   std::vector<std::string> metadata_keys_;
+  SafetensorsMetadata* metadata_;
 };
 
 absl::Status CheckNames(const std::vector<TensorInfo>& tensors) {
@@ -307,13 +311,14 @@ absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view first_bytes, ui
   return header_bytes;
 }
 
-absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view header, uint64_t file_bytes) {
+absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view header, uint64_t file_bytes,
+                                                               SafetensorsMetadata* metadata) {
   const std::optional<uint64_t> data_offset = CheckedAdd(kPrefixBytes, header.size());
   if (!data_offset.has_value() || *data_offset > file_bytes) {
     return ModelError("the header has {} bytes, more than the file's {}", header.size(), file_bytes);
   }
   if (header.empty() || header[0] != '{') return ModelError("header byte 0: the header must begin with '{{'");
-  HeaderListener listener;
+  HeaderListener listener(metadata);
   const JsonEventOptions options = {.max_depth = 4,  // one more than is legal, so that the refusal names the tensor
                                     .max_key_bytes = kMaxTensorNameBytes,
                                     .place = JsonEventOptions::Place::kByte};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -63,12 +64,17 @@ struct TensorInfo {
 // bytes.
 absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view first_bytes, uint64_t file_bytes);
 
+// The keys and values of __metadata__.
+using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
+
 // Parses `header` (without the 8-byte length) of a file of `file_bytes` bytes. Returns the tensors in the order of
-// their offsets, with file_idx 0. Refuses with kModel, naming the tensor:
+// their offsets, with file_idx 0, and appends the metadata unless `metadata` is null. Refuses with kModel, naming the
+// tensor:
 // - duplicate names, names longer than kMaxTensorNameBytes, unknown dtypes;
 // - offsets that are not integers, are reversed, reach beyond the file, overlap or leave holes;
 // - sizes that overflow or disagree with shape and dtype;
 // - rank > kMaxTensorRank, more than kMaxTensors tensors.
-absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view header, uint64_t file_bytes);
+absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view header, uint64_t file_bytes,
+                                                               SafetensorsMetadata* metadata = nullptr);
 
 }  // namespace penstock

@@ -17,11 +17,13 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
+#include "penstock/measure/named_experts.h"
 #include "penstock/measure/probe.h"
 #include "penstock/measure/routing_study.h"
 #include "penstock/memory/belady.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/simulate/plan_simulator.h"
 #include "penstock/simulate/simulated_run.h"
 
 namespace penstock::cli {
@@ -73,13 +75,14 @@ struct Room {
     return order;
   }
   // Returns the fastest pair that a run can use, of those that ran if any did. It has a predictor only if that saves
-  // enough. Static eviction is excluded: here it pins by this trace's choices, which a later run does not know.
+  // enough. Static eviction is excluded: here it pins by this trace's choices, which a later run does not know. So are
+  // predictors with a network, whose file a later run may not have.
   const Pair& Winner() const {
     const bool has_measured = std::any_of(pairs.begin(), pairs.end(), [](const Pair& pair) {
       return pair.is_measured() && pair.eviction != Eviction::kStatic;
     });
     const auto min = [&](const Pair* a, const Pair& b) {
-      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && b.eviction != Eviction::kStatic &&
+      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && !TraitsOf(b.predictor).needs_network && b.eviction != Eviction::kStatic &&
                            b.is_measured() == has_measured;
       return !can_run || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
     };
@@ -111,6 +114,9 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan whole, PlanFor(options_, 1));
     PENSTOCK_ASSIGN_OR_RETURN(facts_, ReadTraceFacts(trace_path_, model_.config(), *whole.layouts));
     if (facts_.num_steps == 0) return InputError("{}: this trace has no complete step", Printable(trace_path_));
+    PENSTOCK_RETURN_IF_ERROR(CheckReplays(whole.policy.schedule, facts_.header, trace_path_));
+    PENSTOCK_ASSIGN_OR_RETURN(named_,
+                              CountNamedExperts(trace_path_, model_.config(), whole.policy.schedule.network));
     PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, TableOfChoices(trace_path_, model_.config()));
     PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
     PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
@@ -290,6 +296,7 @@ class RoutingBench {
     for (const EvictionTraits& eviction : Evictions()) {
       if (eviction.needs_scores && !facts_.has_scores) continue;
       for (const PredictorTraits& predictor : Predictors()) {
+        if (predictor.needs_network && options_.policy.predictor_path.empty()) continue;
         if (predictor.needs_gates && facts_.gates[0].num_chosen == 0) continue;
         Pair& pair = room.pairs.emplace_back();
         pair.eviction = eviction.value;
@@ -338,7 +345,8 @@ class RoutingBench {
       return std::string(json::serialize(json::object{{"kind", "trace"},
                                                       {"steps", facts_.num_steps},
                                                       {"rows", facts_.num_rows},
-                                                      {"gate_accuracy", std::move(gates)}})) +
+                                                      {"gate_accuracy", std::move(gates)},
+                                                      {"named", NamedJson()}})) +
              "\n";
     }
     std::string text = fmt::format("{}: {} layers with {} experts, {} for each token; {} tokens in {} steps\n",
@@ -357,12 +365,30 @@ class RoutingBench {
       text += fmt::format(" (by chance {:.1f}%)\n",
                           100.0 * static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts));
     }
+    text += NamedExpertsTable(named_);
     if (has_device_) {
       text +=
           "hits count the experts that the device computed; the host computes most of the others. Belady's cache "
           "serves all uses, and begins empty\n";
     }
     return text;
+  }
+
+  json::array NamedJson() const {
+    json::array all;
+    const auto shares = [](std::span<const NamedExperts::Count> counts) {
+      json::array list;
+      for (const NamedExperts::Count& count : counts) {
+        if (count.num_chosen > 0) list.push_back(count.share());
+      }
+      return list;
+    };
+    for (const NamedExperts& named : named_) {
+      all.push_back(json::object{{"predictor", named.predictor},
+                                 {"before_step", shares(named.before_step)},
+                                 {"ahead", shares(named.ahead)}});
+    }
+    return all;
   }
 
   static double Share(int64_t part, int64_t whole) {
@@ -436,6 +462,7 @@ class RoutingBench {
   std::string trace_path_;
   std::string folder_;  // temporary files, removed by the destructor
   TraceFacts facts_;
+  std::vector<NamedExperts> named_;
   Hardware hardware_;
   bool has_device_ = false;
   int num_threads_ = 1;

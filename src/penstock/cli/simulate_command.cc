@@ -45,8 +45,10 @@ absl::Status Simulate(const RoutingSpec& routing, const Described& described, Si
   const DescribedModel& model = described.model;
   PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanOn(described.hardware, options, model));
   simulated.plan = plan.policy.plan;
+  ModelInfo info;
+  info.name = model.name();
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Recorders> recorders,
-                            Recorders::Create(options, model.config(), model.name()));
+                            Recorders::Create(options, model.config(), info));
   PENSTOCK_ASSIGN_OR_RETURN(
       simulated.run,
       SimulateWorkload(

@@ -202,7 +202,8 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   const EngineModel model{.config = config,
                           .weights = model_->weights,
                           .files = model_->checkpoint.files(),
-                          .memory_bytes = model_->memory_bytes()};
+                          .memory_bytes = model_->memory_bytes(),
+                          .fingerprint = model_->fingerprint};
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
   if (TraitsOf(policy().schedule.kind).fetches_by_predictor && !options.policy.predictor.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
@@ -265,7 +266,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
-  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name,
+  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, info_,
                                                           communicator_ == nullptr ? 0 : communicator_->rank()));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
                                                          .layouts = *plan_->layouts,

@@ -75,6 +75,7 @@ absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const M
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, config));
   const std::vector<int64_t> moe_layers = config.moe_layers();
   TraceFacts facts;
+  facts.header = trace->header();
   for (;;) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
     if (!found) return facts;

@@ -13,6 +13,7 @@
 #include "penstock/plan/engine_plan.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/expert_predictor.h"
+#include "penstock/routing/routing_trace.h"
 
 namespace penstock {
 
@@ -23,6 +24,7 @@ struct TraceFacts {
     int64_t num_chosen = 0;
     double accuracy() const { return static_cast<double>(num_right) / static_cast<double>(num_chosen); }
   };
+  RoutingTraceHeader header;
   int64_t num_steps = 0;
   int64_t num_rows = 0;  // rows of all steps
   int64_t max_rows = 0;  // rows of the largest step

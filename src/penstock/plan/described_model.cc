@@ -56,7 +56,8 @@ EngineModel DescribedModel::engine_model() const {
   return {.config = loaded_->config,
           .weights = loaded_->weights,
           .files = loaded_->checkpoint.files(),
-          .memory_bytes = loaded_->memory_bytes()};
+          .memory_bytes = loaded_->memory_bytes(),
+          .fingerprint = loaded_->fingerprint};
 }
 
 absl::StatusOr<std::vector<TokenId>> DescribedModel::Tokenize(std::string_view text) const {

@@ -6,12 +6,14 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/model/family.h"
 #include "penstock/ops/sampler.h"
+#include "penstock/routing/sida_network.h"
 #include "penstock/routing/trace_routing.h"
 #include "penstock/trace/recorders.h"
 
@@ -61,6 +63,24 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
     std::copy(here.begin(), here.end(), popularity.begin() + IndexOf(layouts.FirstKeyOf(layer_idx)));
   }
   return popularity;
+}
+
+// Returns the shape of the predictor's network, having compared it with the model; nothing if there is none.
+absl::StatusOr<std::optional<SidaShape>> ReadNetworkShape(const Policy& policy, const EngineModel& model) {
+  if (!policy.predictor.has_value() || !TraitsOf(*policy.predictor).needs_network) return std::nullopt;
+  PENSTOCK_ASSIGN_OR_RETURN(SidaShape shape, SidaNetwork::ReadShape(policy.predictor_path));
+  const ModelConfig& config = model.config;
+  const absl::Status status =
+      CheckSidaShape(shape, config.vocab_size, config.num_moe_layers(), config.num_experts, model.fingerprint);
+  if (!status.ok()) return Annotate(status, Printable(policy.predictor_path));
+  return shape;
+}
+
+// Reads the network for the schedule that the plan has chosen.
+absl::Status LoadNetwork(const Policy& policy, const SidaShape& shape, ChosenPolicy& chosen) {
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule.network, SidaNetwork::Load(policy.predictor_path));
+  chosen.schedule.network_state_bytes = shape.state_bytes() * static_cast<uint64_t>(chosen.plan.batch_size);
+  return absl::OkStatus();
 }
 
 // Completes this engine's share of the model with the division that the options ask for, except for the placement.
@@ -203,6 +223,11 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   }
   inputs.planned_positions = options.planned_positions;
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SidaShape> network, ReadNetworkShape(options.policy, model));
+  if (network.has_value()) {
+    inputs.fixed_bytes += network->network_bytes();
+    inputs.bytes_per_sequence += network->state_bytes();
+  }
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
@@ -218,6 +243,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
                   .layouts = std::move(layouts),
                   .policy = std::move(policy),
                   .popularity = {}};
+  if (network.has_value()) PENSTOCK_RETURN_IF_ERROR(LoadNetwork(options.policy, *network, plan.policy));
   if (PinsByPopularity(options.policy, plan.policy.schedule.kind, plan.policy.eviction)) {
     PENSTOCK_ASSIGN_OR_RETURN(plan.popularity, ReadPopularity(options.policy, model.config, *plan.layouts));
   }

@@ -23,6 +23,7 @@ struct EngineModel {
   const WeightMap& weights;                // outlives the plan, like the files
   std::span<const OpenedFile> files = {};  // files of the weights; empty if nothing will be read
   uint64_t memory_bytes = 0;               // bytes of tokenizer and catalogue
+  std::string_view fingerprint = {};       // empty: unknown
 };
 
 // The resources that an engine may use.

@@ -125,6 +125,27 @@ bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction
   return !policy.correlation_table.empty() && eviction == Eviction::kStatic && TraitsOf(kind).pins_by_popularity;
 }
 
+absl::Status ParsePredictor(std::string_view text, Policy& policy) {
+  const size_t colon = text.find(':');
+  PENSTOCK_ASSIGN_OR_RETURN(policy.predictor, ParseChoice("predictor", text.substr(0, colon), Predictors()));
+  policy.predictor_path = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const bool needs_network = policy.predictor.has_value() && TraitsOf(*policy.predictor).needs_network;
+  if (needs_network && policy.predictor_path.empty()) {
+    return UsageError("predictor {}: give the file of its network, {}:FILE", text.substr(0, colon),
+                      text.substr(0, colon));
+  }
+  if (!needs_network && colon != std::string_view::npos) {
+    return UsageError("predictor {}: it has no file", text.substr(0, colon));
+  }
+  return absl::OkStatus();
+}
+
+std::string PredictorText(const Policy& policy) {
+  std::string text(ChoiceName(policy.predictor, Predictors()));
+  if (policy.predictor.has_value() && TraitsOf(*policy.predictor).needs_network) text += ":" + policy.predictor_path;
+  return text;
+}
+
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs) {
   const Policy& policy = options.policy;

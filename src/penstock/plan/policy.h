@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -55,6 +56,11 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t max);
 // Returns whether a correlation table decides which experts are pinned. Klotski predicts from the table instead, and
 // pins equally many experts of each layer.
 bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction);
+
+// Reads a predictor's name, with its file if it needs one ("sida:FILE"), into the policy; "auto" unsets it. Returns
+// kUsage for anything else. PredictorText() returns what it reads.
+absl::Status ParsePredictor(std::string_view text, Policy& policy);
+std::string PredictorText(const Policy& policy);
 
 // Completes `inputs` with the decisions of the policy, and plans the memory. `device_dense_bytes` is the size of the
 // layers' dense weights. kUsage for options that contradict each other, kResources when a budget does not suffice.

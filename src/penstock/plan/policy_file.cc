@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <type_traits>
 #include <vector>
 
 #include "penstock/base/choices.h"
@@ -51,6 +52,13 @@ class PolicyReader {
     } else {
       status_.Update(Annotate(choice.status(), Printable(*name_)));
     }
+  }
+  // The policy's predictor, with its file.
+  void Read(std::string_view key, Policy& policy) {
+    std::string text = PredictorText(policy);
+    Read(key, text);
+    const absl::Status status = ParsePredictor(text, policy);
+    if (!status.ok()) status_.Update(Annotate(status, Printable(*name_)));
   }
   absl::Status Finish() {
     if (status_.ok() && num_found_ < object_->size()) {
@@ -106,7 +114,7 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("hot_prefetch", policy.hot_prefetch);
   visit("reorder", policy.reorder);
   visit("hybrid_rule", policy.hybrid_rule, HybridRules());
-  visit("predictor", policy.predictor, Predictors());
+  visit("predictor", policy);
   visit("memory_bytes", options.memory_bytes);
   visit("context_length", options.context_length);
   visit("planned_positions", options.planned_positions);
@@ -118,7 +126,9 @@ void VisitPolicy(Options& options, Visitor visit) {
 json::object AllOf(const EngineOptions& options) {
   json::object all;
   VisitPolicy(options, [&](std::string_view key, const auto& value, auto... rows) {
-    if constexpr (sizeof...(rows) > 0) {
+    if constexpr (std::is_same_v<decltype(value), const Policy&>) {
+      all[key] = PredictorText(value);
+    } else if constexpr (sizeof...(rows) > 0) {
       all[key] = json::value_from(ChoiceName(value, rows...));
     } else {
       all[key] = json::value_from(value);

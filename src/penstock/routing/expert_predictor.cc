@@ -10,6 +10,7 @@
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
 #include "penstock/routing/router_scores.h"
+#include "penstock/routing/sida_predictor.h"
 
 namespace penstock {
 namespace {

@@ -5,6 +5,7 @@
 // - correlation: experts that often follow each other (Klotski; correlation_table.h). Looks one layer ahead.
 // - history: the recent ratings of the experts by the routers, the MRS scores (HybriMoE's public code).
 // - sequence: each sequence continues like the earlier sequence most similar to it (MoE-Infinity).
+// - sida: a trained network names the experts of all layers from the tokens, before the pass begins (sida_network.h).
 // - oracle: the true future choices, as a bound in simulations.
 // - none: no prediction.
 //
@@ -21,8 +22,17 @@
 #include "penstock/policy.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/routing_source.h"
+#include "penstock/routing/sida_network.h"
+#include "penstock/token_id.h"
 
 namespace penstock {
+
+// The rows of a pass before its first layer.
+struct PassTokens {
+  std::span<const uint32_t> sequence_ids;  // [num_rows]; rows of one sequence are neighbours, in increasing position
+  std::span<const int64_t> positions;      // [num_rows]
+  std::span<const TokenId> token_ids;      // [num_rows]
+};
 
 // A layer of a pass after its rows have been routed.
 struct RoutedLayer {
@@ -42,16 +52,19 @@ class ExpertPredictor {
     // Limits: paths of a correlation table, and bytes of everything else.
     int64_t max_paths = kDefaultMaxPaths;
     uint64_t max_bytes = 8u << 20;
+    std::shared_ptr<const SidaNetwork> network = nullptr;  // of sida
   };
   virtual ~ExpertPredictor() = default;
 
   // Returns how many layers with experts it looks ahead.
   virtual int64_t distance() const = 0;
+  // Reports a pass before its first layer. Layers may also be reported without it.
+  virtual void BeginPass(const PassTokens& /*pass*/) {}
   // Reports a layer. Called once for each layer of a pass, in order.
   virtual void Observe(const RoutedLayer& layer) = 0;
   // Returns [num_experts]: for each expert of a later layer, the number of rows that will probably choose it. The rows
   // are those of the layer observed last. The later layer is the `ahead`-th layer with experts after it (1 to
-  // distance()). After the last layer the count continues in the next pass with the same rows. Empty when the predictor
+  // distance()). After BeginPass(), the first layer with experts is 1 ahead. After the last layer the count continues in the next pass with the same rows. Empty when the predictor
   // knows nothing. Valid until the next call.
   virtual std::span<const float> ExpectedRows(int64_t ahead) = 0;
 };
@@ -64,6 +77,7 @@ struct PredictorTraits {
   std::unique_ptr<ExpertPredictor> (*make)(const ExpertPredictor::Args& args);  // makes null for kNone
   bool needs_gates = false;        // asks what the gates of the next layers would choose
   bool needs_scores = false;       // asks how routers rated the experts
+  bool needs_network = false;      // reads a network from a file, and names the experts of a whole pass
   bool is_simulated_only = false;  // knows what no run can know
 };
 std::span<const PredictorTraits> Predictors();

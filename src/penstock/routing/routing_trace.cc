@@ -21,15 +21,18 @@ namespace penstock {
 namespace {
 
 constexpr uint32_t kEndLayer = std::numeric_limits<uint32_t>::max();
-constexpr size_t kTraceHeaderBytes = kRoutingTraceMagic.size() + 6 * sizeof(uint32_t);
+constexpr size_t kNumbersBytes = kRoutingTraceMagic.size() + 5 * sizeof(uint32_t);  // the beginning of every header
+constexpr size_t kTokenFieldsBytes = sizeof(uint32_t) + kTraceFingerprintBytes;     // what version 3 adds
+static_assert(kRoutingTraceMagic.size() == kTokenTraceMagic.size());
 constexpr size_t kHeadBytes = 16;
 constexpr size_t kReadBytes = 1 << 16;
 static_assert(kMaxExperts - 1 <= std::numeric_limits<uint16_t>::max());
 static_assert(kMaxLayers < kEndLayer && kMaxContext <= int64_t{1} << 32);
 
-size_t RowsBytes(const RoutingTraceHeader& header, int64_t layer_idx, size_t num_rows) {
+size_t RowsBytes(const RoutingTraceHeader& header, int64_t layer_idx, size_t num_rows, bool has_tokens) {
   const size_t num_experts = header.num_topk * (1 + header.AheadOf(layer_idx)) + header.num_ranked;
-  return num_rows * (2 * sizeof(uint32_t) + num_experts * sizeof(uint16_t) +
+  const size_t num_numbers = has_tokens ? 3 : 2;
+  return num_rows * (num_numbers * sizeof(uint32_t) + num_experts * sizeof(uint16_t) +
                      static_cast<size_t>(header.num_ranked) * sizeof(float));
 }
 
@@ -42,6 +45,13 @@ absl::Status CheckHeader(const RoutingTraceHeader& header) {
   PENSTOCK_RETURN_IF_ERROR(CheckField("bytes of the model's name", static_cast<int64_t>(header.model.size()), 1,
                                       static_cast<int64_t>(kMaxTraceModelBytes)));
   if (!IsUtf8(header.model)) return InputError("the model's name: expected UTF-8, found '{}'", Excerpt(header.model));
+  PENSTOCK_RETURN_IF_ERROR(CheckField("vocab_size", header.vocab_size, 0, kMaxVocabSize));
+  const std::string& digits = header.fingerprint;
+  if (digits.size() != (header.has_tokens() ? kTraceFingerprintBytes : 0) ||
+      digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    return InputError("fingerprint: expected {} hexadecimal digits, found '{}'", kTraceFingerprintBytes,
+                      Excerpt(digits));
+  }
   return absl::OkStatus();
 }
 
@@ -58,12 +68,16 @@ absl::Status RoutingTraceEncoder::Header(const RoutingTraceHeader& header, std::
   PENSTOCK_RETURN_IF_ERROR(CheckHeader(header));
   header_ = header;
   const size_t begin = out.size();
-  out.append(kRoutingTraceMagic);
+  out.append(header.has_tokens() ? kTokenTraceMagic : kRoutingTraceMagic);
   AppendField(out, static_cast<uint32_t>(header.num_layers));
   AppendField(out, static_cast<uint32_t>(header.num_experts));
   AppendField(out, static_cast<uint32_t>(header.num_topk));
   AppendField(out, static_cast<uint32_t>(header.num_ranked));
   AppendField(out, static_cast<uint32_t>(header.num_ahead));
+  if (header.has_tokens()) {
+    AppendField(out, static_cast<uint32_t>(header.vocab_size));
+    out.append(header.fingerprint);
+  }
   AppendField(out, static_cast<uint32_t>(header.model.size()));
   out.append(header.model);
   Seal(out, begin);
@@ -79,6 +93,8 @@ void RoutingTraceEncoder::Record(const RoutingTraceRows& rows, std::string& out)
   PENSTOCK_CHECK(rows.ranked_scores.size() == rows.ranked_idx.size());
   PENSTOCK_CHECK(rows.ahead_idx.size() ==
                  num_rows * static_cast<size_t>(header_.num_topk * header_.AheadOf(rows.layer_idx)));
+  const bool has_tokens = header_.has_tokens() && rows.step_idx != last_step_idx_;
+  PENSTOCK_CHECK(rows.token_ids.size() == (has_tokens ? num_rows : 0));
   PENSTOCK_CHECK(rows.step_idx >= 0 && rows.layer_idx >= 0 && rows.layer_idx < header_.num_layers);
   PENSTOCK_CHECK(std::tie(rows.step_idx, rows.layer_idx) > std::tie(last_step_idx_, last_layer_idx_));
   last_step_idx_ = rows.step_idx;
@@ -95,6 +111,10 @@ void RoutingTraceEncoder::Record(const RoutingTraceRows& rows, std::string& out)
   for (const uint32_t pos : rows.positions) {
     PENSTOCK_CHECK(pos < kMaxContext);
     AppendField(out, pos);
+  }
+  for (const TokenId token_id : rows.token_ids) {
+    PENSTOCK_CHECK(token_id >= 0 && token_id < header_.vocab_size);
+    AppendField(out, static_cast<uint32_t>(token_id));
   }
   const auto append_experts = [&](std::span<const int32_t> experts) {
     for (const int32_t expert_idx : experts) {
@@ -229,23 +249,38 @@ absl::Status RoutingTraceReader::Unseal(std::string_view sealed, std::string_vie
 }
 
 absl::Status RoutingTraceReader::ReadHeader() {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view fixed, Read(kTraceHeaderBytes));
-  if (fixed.substr(0, kRoutingTraceMagic.size()) != kRoutingTraceMagic) {
-    return InputError("{}: not a routing trace of this version: expected it to begin with 'penstock routing 2'", name_);
+  const auto cut = [&] { return InputError("{}: the header is cut short", name_); };
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view numbers, Read(kNumbersBytes));
+  const std::string_view magic = numbers.substr(0, kRoutingTraceMagic.size());
+  const bool has_tokens = magic == kTokenTraceMagic;
+  if (magic != kRoutingTraceMagic && !has_tokens) {
+    return InputError(
+        "{}: not a routing trace of this version: expected it to begin with 'penstock routing 2' or 'penstock routing "
+        "3'",
+        name_);
   }
-  if (fixed.size() < kTraceHeaderBytes) return InputError("{}: the header is cut short", name_);
-  std::string bytes(fixed);  // the next Read may move the buffer
+  if (numbers.size() < kNumbersBytes) return cut();
+  std::string bytes(numbers);  // the next Read may move the buffer
+  const size_t more_bytes = (has_tokens ? kTokenFieldsBytes : 0) + sizeof(uint32_t);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view more, Read(more_bytes));
+  if (more.size() < more_bytes) return cut();
+  bytes.append(more);
   ByteReader fields(std::string_view(bytes).substr(kRoutingTraceMagic.size()));
   header_.num_layers = fields.Take<uint32_t>();
   header_.num_experts = fields.Take<uint32_t>();
   header_.num_topk = fields.Take<uint32_t>();
   header_.num_ranked = fields.Take<uint32_t>();
   header_.num_ahead = fields.Take<uint32_t>();
+  if (has_tokens) {
+    header_.vocab_size = fields.Take<uint32_t>();
+    header_.fingerprint = fields.TakeBytes(kTraceFingerprintBytes);
+    if (header_.vocab_size == 0) return InputError("{}: vocab_size: expected 1 or more, found 0", name_);
+  }
   const uint32_t model_bytes = fields.Take<uint32_t>();
   PENSTOCK_RETURN_IF_ERROR(Annotate(CheckField("bytes of the model's name", model_bytes, 1, kMaxTraceModelBytes),
                                     name_));  // before this many bytes are read
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rest, Read(model_bytes + kChecksumBytes));
-  if (rest.size() < model_bytes + kChecksumBytes) return InputError("{}: the header is cut short", name_);
+  if (rest.size() < model_bytes + kChecksumBytes) return cut();
   header_.model = rest.substr(0, model_bytes);
   bytes.append(rest);
   if (!Unseal(bytes, "").ok()) return InputError("{}: the header is damaged: its checksum differs", name_);
@@ -294,6 +329,11 @@ absl::Status RoutingTraceReader::ParseRows(std::string_view bytes, RoutingTraceR
   for (uint32_t& pos : record.positions) {
     pos = fields.Take<uint32_t>();
     if (pos >= kMaxContext) return Wrong("position", fmt::format("0 to {}", kMaxContext - 1), pos);
+  }
+  for (TokenId& token_id : record.token_ids) {
+    const uint32_t id = fields.Take<uint32_t>();
+    if (id >= header_.vocab_size) return Wrong("token_ids", fmt::format("0 to {}", header_.vocab_size - 1), id);
+    token_id = static_cast<TokenId>(id);
   }
   const size_t num_topk = header_.num_topk;
   PENSTOCK_RETURN_IF_ERROR(ParseExperts(fields, "topk_idx", num_topk, record.topk_idx));
@@ -344,7 +384,8 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
   PENSTOCK_RETURN_IF_ERROR(CheckHead(head));
 
   const size_t num_rows = head.num_rows;
-  const size_t rows_bytes = RowsBytes(header_, head.layer_idx, num_rows);
+  const bool has_tokens = header_.has_tokens() && static_cast<int64_t>(head.step_idx) != last_step_idx_;
+  const size_t rows_bytes = RowsBytes(header_, head.layer_idx, num_rows, has_tokens);
   // Checks the size before allocating memory for it.
   if (fd_.valid() && num_read_ + rows_bytes + kChecksumBytes > file_bytes_) return Cut();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rows, Read(rows_bytes + kChecksumBytes));
@@ -354,6 +395,7 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
   record.layer_idx = last_layer_idx_ = head.layer_idx;
   record.sequence_ids.resize(num_rows);
   record.positions.resize(num_rows);
+  record.token_ids.resize(has_tokens ? num_rows : 0);
   record.topk_idx.resize(num_rows * static_cast<size_t>(header_.num_topk));
   record.ranked_idx.resize(num_rows * static_cast<size_t>(header_.num_ranked));
   record.ranked_scores.resize(record.ranked_idx.size());

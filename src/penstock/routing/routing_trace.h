@@ -30,12 +30,15 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/file.h"
 #include "penstock/routing/routing_source.h"
+#include "penstock/token_id.h"
 
 namespace penstock {
 
 class ByteReader;
 
 inline constexpr std::string_view kRoutingTraceMagic = "penstock routing 2\n";
+inline constexpr std::string_view kTokenTraceMagic = "penstock routing 3\n";
+inline constexpr size_t kTraceFingerprintBytes = 32;
 inline constexpr int64_t kMaxTraceRows = 1 << 17;  // rows of a record; a step has at most kMaxBatchSize + 65536
 inline constexpr uint64_t kMaxTraceModelBytes = 512;
 
@@ -46,7 +49,10 @@ struct RoutingTraceHeader {
   int64_t num_topk = 0;
   int64_t num_ranked = 0;  // experts of each row with recorded scores, at most num_experts; 0: not recorded
   int64_t num_ahead = 0;   // later layers whose gates were tried, 0 to kMaxAhead
+  int64_t vocab_size = 0;  // token ids are below it; 0: tokens are not recorded
+  std::string fingerprint = {};  // of the model, with tokens; otherwise empty
 
+  bool has_tokens() const { return vocab_size > 0; }
   // Returns the number of later layers whose gates were tried on the hidden state of this layer.
   int64_t AheadOf(int64_t layer_idx) const { return std::min(num_ahead, num_layers - 1 - layer_idx); }
 };
@@ -61,6 +67,7 @@ struct RoutingTraceRows {
   std::span<const int32_t> ranked_idx = {};   // [num_rows, num_ranked], a row's experts differ
   std::span<const float> ranked_scores = {};  // [num_rows, num_ranked], 0 to 1
   std::span<const int32_t> ahead_idx = {};    // [AheadOf(layer_idx), num_rows, num_topk], a row's experts differ
+  std::span<const TokenId> token_ids = {};    // [num_rows] in a step's first record, with tokens
 };
 
 struct RoutingTraceRecord {
@@ -72,10 +79,12 @@ struct RoutingTraceRecord {
   std::vector<int32_t> ranked_idx = {};
   std::vector<float> ranked_scores = {};
   std::vector<int32_t> ahead_idx = {};
+  std::vector<TokenId> token_ids = {};
 
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
   RoutingTraceRows View() const {
-    return {step_idx, layer_idx, sequence_ids, positions, topk_idx, ranked_idx, ranked_scores, ahead_idx};
+    return {step_idx,   layer_idx,     sequence_ids, positions, topk_idx,
+            ranked_idx, ranked_scores, ahead_idx,    token_ids};
   }
 };
 

@@ -77,6 +77,7 @@ void TraceRouting::Reorder(std::span<const size_t> order) {
     };
     sort(record.sequence_ids, 1);
     sort(record.positions, 1);
+    sort(record.token_ids, 1);
     sort(record.topk_idx, static_cast<size_t>(num_topk_));
     sort(record.ranked_idx, static_cast<size_t>(num_ranked()));
     sort(record.ranked_scores, static_cast<size_t>(num_ranked()));

@@ -28,10 +28,14 @@ class TraceRouting : public RoutingSource {
   // damaged.
   absl::StatusOr<bool> NextStep();
 
+  // The trace's header: whether it has tokens, and of which model.
+  const RoutingTraceHeader& header() const { return reader_->header(); }
+
   // The rows of this step, in the order in which they were computed.
   int64_t step_idx() const { return records_[0].step_idx; }
   std::span<const uint32_t> sequence_ids() const { return records_[0].sequence_ids; }
   std::span<const uint32_t> positions() const { return records_[0].positions; }
+  std::span<const TokenId> token_ids() const { return records_[0].token_ids; }  // empty if they were not recorded
   // Maps row i of the next pass to row `order[i]` of the recorded step.
   void Reorder(std::span<const size_t> order);
 

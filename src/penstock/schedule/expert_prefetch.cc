@@ -18,6 +18,23 @@ constexpr size_t kMaxJudged = 256;   // experts that may wait to be judged
 void ExpertPrefetch::SetNext(std::vector<ExpertKey> keys) {
   std::reverse(keys.begin(), keys.end());
   next_ = std::move(keys);
+  in_order_ = false;
+}
+
+void ExpertPrefetch::SetNextInOrder(std::span<const ExpertKey> keys) {
+  next_.assign(keys.rbegin(), keys.rend());
+  in_order_ = true;
+}
+
+int64_t ExpertPrefetch::MaxBrought(const ExpertStore& store) const {
+  // Wanted experts must always find a slot, and experts that were wanted often should stay.
+  const int64_t half = store.num_streaming_slots() / 2 - 1;
+  return in_order_ ? half : std::min(half, kMaxBrought);
+}
+
+bool ExpertPrefetch::Holds(ExpertKey key) const {
+  return IsComing(key) ||
+         std::any_of(brought_.begin(), brought_.end(), [&](const ExpertLease& lease) { return lease.key() == key; });
 }
 
 void ExpertPrefetch::GiveUp(Pass& pass) { pass.experts().Abandon(*std::exchange(coming_, std::nullopt)); }
@@ -30,10 +47,14 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
     return;
   }
   if (coming_.has_value() && !runtime.Wait(last_page_).ok()) GiveUp(pass);
-  // Wanted experts must always find a slot, and experts that were wanted often should stay.
-  const int64_t max = std::min(store.num_streaming_slots() / 2 - 1, kMaxBrought);
+  const int64_t max = MaxBrought(store);
   while (!coming_.has_value() && !next_.empty() && std::ssize(brought_) < max) {
     const ExpertKey key = next_.back();
+    if (in_order_ && store.IsPresent(key) && !store.is_pinned(key) && !Holds(key)) {
+      std::optional<ExpertLease> lease = store.Acquire(key, FetchReason::kPredicted);
+      if (!lease.has_value()) return;
+      brought_.push_back(*std::move(lease));
+    }
     const bool is_below = pass.host_experts() == nullptr || pass.host_experts()->HasArrived(key);
     if (!store.IsPresent(key) && is_below) {
       if (!IsWorthwhile()) return next_.clear();

@@ -5,6 +5,10 @@
 // A fetched expert replaces another expert. Two rates are counted: how often the fetched experts were computed in their
 // layer, and how often the replaced experts were chosen in theirs. As long as the replaced experts are missed more
 // often, only a few are fetched, to see whether that has changed.
+//
+// If the experts of all later layers are known, they are named in the order in which the layers need them. Named experts
+// that are present are then held, like those that were fetched. So a fetch for a late layer replaces no expert that an
+// earlier layer will probably want.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +25,8 @@ class ExpertPrefetch {
  public:
   // Names the experts to fetch next, in this order, in place of those named before. Present experts are skipped.
   void SetNext(std::vector<ExpertKey> keys);
+  // The same, but holds the present ones. They are in the order of their layers.
+  void SetNextInOrder(std::span<const ExpertKey> keys);
   // Issues the next page if the previous one has arrived. Adds the arrival of the page under way to `events`: after it,
   // there may be another page to issue.
   void Issue(Pass& pass, std::vector<Event>& events);
@@ -36,6 +42,9 @@ class ExpertPrefetch {
  private:
   void GiveUp(Pass& pass);
   bool IsWorthwhile();
+  // Returns the maximum number of experts to hold.
+  int64_t MaxBrought(const ExpertStore& store) const;
+  bool Holds(ExpertKey key) const;
   // Updates the rates by the experts of this layer that were fetched and those that were replaced.
   void Judge(const ExpertLayouts& layouts, int64_t layer_idx, std::span<const int32_t> wanted,
              std::span<const int32_t> chosen);
@@ -43,6 +52,7 @@ class ExpertPrefetch {
   std::vector<ExpertKey> next_;  // in reverse order: the next one is last
   std::optional<ExpertLease> coming_;
   std::vector<ExpertLease> brought_;
+  bool in_order_ = false;  // the experts of all later layers are named
   Event last_page_;
   std::vector<ExpertKey> came_, left_;        // fetched and replaced experts, not judged yet
   double wanted_rate_ = 1, missed_rate_ = 0;  // recent rates of wanted experts in came_, chosen ones in left_

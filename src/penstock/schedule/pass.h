@@ -50,6 +50,7 @@ class Pass {
   }
   // Returns the micro-batches, which are the same in all layers. With several ranks, some may be empty.
   std::span<const RowRange> micro_batches() const { return args_.micro_batches; }
+  const RowBatch& batch() const { return args_.batch; }
   RowRange all_rows() const { return {0, args_.batch.num_rows()}; }
   std::span<const uint32_t> sequence_ids(RowRange rows) const {
     return std::span(args_.batch.sequence_ids).subspan(rows.begin, rows.size());

@@ -6,6 +6,7 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/simulate/hardware_rates.h"
 
@@ -27,7 +28,30 @@ ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, in
   return {.num_slots = std::min(num_experts, num_pinned + room.num_slots - room.num_pinned), .num_pinned = num_pinned};
 }
 
+bool NeedsTokens(const ScheduleOptions& schedule) {
+  return TraitsOf(schedule.kind).fetches_by_predictor && TraitsOf(schedule.predictor).needs_network;
+}
+
 }  // namespace
+
+absl::Status CheckNeedsNoTokens(const ScheduleOptions& schedule) {
+  if (!NeedsTokens(schedule)) return absl::OkStatus();
+  return UsageError("predictor {}: simulated requests have no tokens to predict from; bench routing replays real ones",
+                    TraitsOf(schedule.predictor).name);
+}
+
+absl::Status CheckReplays(const ScheduleOptions& schedule, const RoutingTraceHeader& trace, std::string_view path) {
+  if (!NeedsTokens(schedule)) return absl::OkStatus();
+  const std::string_view name = TraitsOf(schedule.predictor).name;
+  if (!trace.has_tokens()) {
+    return InputError("{}: predictor {} needs a trace with tokens: record it with --record-scores",
+                      Printable(std::string(path)), name);
+  }
+  const std::string& fingerprint = schedule.network->shape().fingerprint;
+  if (trace.fingerprint == fingerprint) return absl::OkStatus();
+  return InputError("{}: the trace is of model {}, and predictor {} of {}", Printable(std::string(path)),
+                    trace.fingerprint, name, fingerprint);
+}
 
 absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs,
                                                               const Hardware& hardware) {

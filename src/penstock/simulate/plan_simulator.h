@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/plan/engine_plan.h"
+#include "penstock/routing/routing_trace.h"
 #include "penstock/simulate/simulated_ranks.h"
 
 namespace penstock {
@@ -20,6 +22,11 @@ struct SimulationInputs {
 
 // Returns the simulator of all of the plan's ranks; kUsage when the hardware lacks rates that it needs.
 absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware);
+
+// A network that predicts experts needs tokens. CheckNeedsNoTokens() returns kUsage if the schedule has one, for
+// simulations of made-up requests. CheckReplays() returns kInput unless a trace has the tokens of the network's model.
+absl::Status CheckNeedsNoTokens(const ScheduleOptions& schedule);
+absl::Status CheckReplays(const ScheduleOptions& schedule, const RoutingTraceHeader& trace, std::string_view path);
 
 // Returns the config with only `num_layers` layers. The share of layers with experts stays about the same. At least one
 // layer has experts, if any of `config` has. REQUIRES: 1 <= num_layers <= config.num_layers.

@@ -244,6 +244,7 @@ RunEstimator::~RunEstimator() = default;
 absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs, const Hardware& hardware,
                                                   const Workload& workload, RepeatedRouting& routing) {
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, inputs.plan.policy.plan));
+  PENSTOCK_RETURN_IF_ERROR(CheckNeedsNoTokens(inputs.plan.policy.schedule));
   routing.Restart();
   auto impl = std::make_unique<Impl>(inputs, workload, routing);
   PENSTOCK_ASSIGN_OR_RETURN(impl->simulator, MakeSimulator(inputs, hardware, impl->fewer));

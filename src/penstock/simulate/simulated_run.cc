@@ -22,6 +22,7 @@ std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, R
   std::vector<SequenceRows> parts;
   std::vector<size_t> first_rows;  // [parts.size()]: first row of each part in the trace
   const std::span<const uint32_t> ids = trace.sequence_ids(), positions = trace.positions();
+  const std::span<const TokenId> tokens = trace.token_ids();
   for (size_t row = 0; row < ids.size(); ++row) {
     if (row == 0 || ids[row] != ids[row - 1]) {
       parts.push_back({.sequence_idx = parts.size(), .first_pos = positions[row]});
@@ -38,7 +39,7 @@ std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, R
       const size_t first = first_rows[part.sequence_idx];
       for (size_t row = first; row < first + static_cast<size_t>(part.num_rows); ++row) {
         order.push_back(row);
-        batch.AddRow(0, positions[row], {}, ids[row], limits.window);
+        batch.AddRow(tokens.empty() ? 0 : tokens[row], positions[row], {}, ids[row], limits.window);
       }
       batch.logit_rows.push_back(batch.num_rows() - 1);
     }
@@ -102,6 +103,7 @@ absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, con
     return UsageError("a recorded run of an encoder-decoder model cannot be simulated, so far: give a workload");
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, inputs.config));
+  PENSTOCK_RETURN_IF_ERROR(CheckReplays(inputs.plan.policy.schedule, trace->header(), trace_path));
   SimulatedTrace run;
   std::vector<double>& seconds = run.step_s;
   RowBatch batch;
@@ -133,6 +135,7 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
   const ModelConfig& config = inputs.config;
   const ChosenPolicy& policy = inputs.plan.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, policy.plan));
+  PENSTOCK_RETURN_IF_ERROR(CheckNeedsNoTokens(policy.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<SimulatedRanks> simulator, MakeSimulator(inputs, hardware));
   std::deque<SimulatedRank> ranks;
   for (int rank = 0; rank < simulator->num_ranks(); ++rank) {

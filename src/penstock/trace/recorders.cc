@@ -8,9 +8,19 @@
 #include "penstock/base/status.h"
 
 namespace penstock {
+namespace {
+
+// Experts of each row whose scores are recorded, if there are so many: SiDA's predictor learns from the best 30.
+constexpr int64_t kRankedExperts = 30;
+
+int64_t NumRanked(const ModelConfig& config) {
+  return std::min(config.num_experts, std::max(kRankedExperts, 2 * config.num_topk));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions& options, const ModelConfig& config,
-                                                             const std::string& model_name, int rank) {
+                                                             const ModelInfo& model, int rank) {
   auto recorders = std::unique_ptr<Recorders>(new Recorders());
   std::vector<TaskSink*> sinks;
   if (!options.trace_path.empty()) {
@@ -19,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
   }
   if (!options.trace_html_path.empty()) {
     recorders->html_path_ = options.trace_html_path;
-    recorders->title_ = rank == 0 ? model_name : fmt::format("{}, rank {}", model_name, rank);
+    recorders->title_ = rank == 0 ? model.name : fmt::format("{}, rank {}", model.name, rank);
     recorders->timeline_ = std::make_unique<Timeline>();
     // Reports now if the path cannot be written.
     PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, recorders->title_));
@@ -32,13 +42,15 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
   }
   if (config.num_moe_layers() == 0) return UsageError("--record-routing: the model has no experts");
   RoutingTraceHeader& header = recorders->header_;
-  header = {.model = model_name,
+  header = {.model = model.name,
             .num_layers = config.num_moe_layers(),
             .num_experts = config.num_experts,
             .num_topk = config.num_topk};
   if (options.routing_scores) {
-    header.num_ranked = std::min(config.num_experts, 2 * config.num_topk);
-    header.num_ahead = kMaxAhead;
+    header.num_ranked = NumRanked(config);
+    header.num_ahead = config.encoder.is_on() ? 0 : kMaxAhead;  // gates of the other side say nothing
+    header.vocab_size = config.vocab_size;
+    header.fingerprint = model.fingerprint;
   }
   PENSTOCK_ASSIGN_OR_RETURN(recorders->routing_, RoutingTraceWriter::Create(options.routing_path, header));
   int64_t num_moe_layers = 0;
@@ -56,10 +68,11 @@ uint64_t Recorders::MemoryBytes(const EngineOptions& options, const ModelConfig&
   // The page is written as one string, with up to 200 bytes for each task.
   if (!options.trace_html_path.empty()) bytes += kTimelineTasks * 300;
   if (!options.routing_path.empty()) {
-    // Choices, twice as many ranked experts with their scores, and the choices ahead.
-    const int64_t per_choice = options.routing_scores ? 1 + 2 * 2 + kMaxAhead : 1;
+    // Choices, ranked experts with their scores, and the choices ahead.
+    const int64_t of_row =
+        options.routing_scores ? config.num_topk * (1 + kMaxAhead) + 2 * NumRanked(config) : config.num_topk;
     bytes += 2 * RoutingTraceWriter::kBufferBytes +
-             static_cast<uint64_t>(max_rows * config.num_topk * config.num_moe_layers() * per_choice) * sizeof(int32_t);
+             static_cast<uint64_t>(max_rows * config.num_moe_layers() * of_row) * sizeof(int32_t);
   }
   return bytes;
 }
@@ -101,6 +114,7 @@ void Recorders::AddPass(const RowBatch& batch, double begin_s, double end_s) {
   if (trace_ != nullptr) trace_->AddSpan("step", begin_s, end_s);
   if (routing_ == nullptr) return;
   const size_t num_rows = batch.positions.size();
+  bool is_first = true;
   for (size_t layer = 0; layer < records_.size(); ++layer) {
     RoutingTraceRecord record = std::exchange(records_[layer], {});
     if (record.topk_idx.size() != num_rows * static_cast<size_t>(header_.num_topk)) continue;  // the pass failed
@@ -108,6 +122,8 @@ void Recorders::AddPass(const RowBatch& batch, double begin_s, double end_s) {
     record.layer_idx = static_cast<int64_t>(layer);
     record.sequence_ids = batch.sequence_ids;
     record.positions.assign(batch.positions.begin(), batch.positions.end());
+    if (header_.has_tokens() && is_first) record.token_ids = batch.token_ids;
+    is_first = false;
     for (int64_t ahead = 1; ahead <= header_.AheadOf(record.layer_idx); ++ahead) {
       const std::vector<int32_t> kept = std::exchange(ahead_[{record.layer_idx, ahead}], {});
       record.ahead_idx.insert(record.ahead_idx.end(), kept.begin(), kept.end());

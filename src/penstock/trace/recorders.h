@@ -22,7 +22,7 @@ class Recorders {
  public:
   // kIo when a file cannot be created.
   static absl::StatusOr<std::unique_ptr<Recorders>> Create(const EngineOptions& options, const ModelConfig& config,
-                                                           const std::string& model_name, int rank = 0);
+                                                           const ModelInfo& model, int rank = 0);
   // Returns the memory that the recorders take for passes of at most `max_rows`.
   static uint64_t MemoryBytes(const EngineOptions& options, const ModelConfig& config, int64_t max_rows);
 

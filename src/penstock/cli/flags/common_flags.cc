@@ -80,8 +80,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
       .TypeName("FILE");
   AddFlag(app, "--predictor", flags.predictor,
           "predictor by which hybrid fetches ahead: " + ChoiceNames(Predictors(), [](const PredictorTraits& p) {
-            return !p.is_simulated_only;
-          }) + " (auto: the best one for the model by bench routing, else none)");
+            return !p.is_simulated_only && !p.needs_network;
+          }) + ", sida:FILE (auto: the best one for the model by bench routing, else none)");
   AddFlag(app, "--batch-size", flags.batch_size,
           "sequences at once (default: as many as the budget allows, at most 64)")
       .InRange(1, kMaxBatchSize);

@@ -122,7 +122,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
     PENSTOCK_ASSIGN_OR_RETURN(options.policy.schedule, ParseChoice("--schedule", *flags.schedule, Schedules()));
   }
   if (flags.predictor.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(options.policy.predictor, ParseChoice("predictor", *flags.predictor, Predictors()));
+    PENSTOCK_RETURN_IF_ERROR(ParsePredictor(*flags.predictor, options.policy));
   }
   PENSTOCK_ASSIGN_OR_RETURN(options.dtype, ParseChoice("dtype", flags.dtype, ComputeDtypes()));
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<ActivationFormat> activations,

@@ -3,7 +3,8 @@
 // computes the experts in DRAM while others are read from disk, the heaviest first.
 //
 // While the link is idle, experts that a predictor expects are fetched. The first ones are those that would save the
-// most time in the next layers, by the same split.
+// most time in the next layers, by the same split. Without a device, a predictor that knows the experts of all layers
+// when the pass begins names them once, in the order of the layers.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -28,6 +29,11 @@ constexpr size_t kMaxCandidates = 4;
 // took 6 % longer.
 constexpr double kTransferPrice = 0.2;
 
+// Least number of expected rows for which a predictor that names the experts of all layers names one. Most of those are
+// then used. Replayed with the demo model, 0 fetched 10 to 14 % in vain and lost the time that the others saved; with
+// 0.7 too few were named (docs/decisions/sida.md).
+constexpr float kLeastRows = 0.5f;
+
 class HybridSchedule : public Schedule {
  public:
   HybridSchedule(const ScheduleOptions& options, const ModelConfig& config)
@@ -39,12 +45,15 @@ class HybridSchedule : public Schedule {
                             .num_experts = config.num_experts,
                             .num_topk = config.num_topk,
                             .max_paths = MaxCorrelationPaths(config, 1),
-                            .max_bytes = ScheduleBytes(config, 1)});
+                            .max_bytes = options.network == nullptr ? ScheduleBytes(config, 1)
+                                                                    : options.network_state_bytes,
+                            .network = options.network});
   }
 
   absl::Status Run(Pass& pass) override {
     const RowRange rows = pass.all_rows();
     const std::span<const RowRange> micro_batches = pass.micro_batches();
+    Begin(pass);
     for (const RowRange& micro_batch : micro_batches) pass.attention().Embed(micro_batch);
     auto place = static_cast<size_t>(pass.PlaceOf(pass.layers().begin));
     for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
@@ -201,6 +210,39 @@ class HybridSchedule : public Schedule {
     return alone_.is_known && handed_over_.is_known ? std::max(0.0, handed_over_.seconds - alone_.seconds) : 0;
   }
 
+  // Tells the predictor the rows of the pass, before its first layer, and fetches what it names.
+  void Begin(Pass& pass) {
+    if (predictor_ == nullptr) return;
+    const RowBatch& batch = pass.batch();
+    predictor_->BeginPass(
+        {.sequence_ids = batch.sequence_ids, .positions = batch.positions, .token_ids = batch.token_ids});
+    if (!TraitsOf(options_.predictor).needs_network) return;
+    if (pass.host_experts() == nullptr) NameInOrder(pass);
+    Name(pass, static_cast<size_t>(pass.PlaceOf(pass.layers().begin)));
+    std::vector<Event> events;
+    prefetch_.Issue(pass, events);
+  }
+
+  // Sets in_order_ to the experts of all layers that rows will probably choose.
+  void NameInOrder(Pass& pass) {
+    in_order_.clear();
+    in_order_from_.assign(1, 0);
+    for (size_t place = 0; place < moe_layers_.size(); ++place) {
+      if (!pass.layers().Contains(moe_layers_[place])) {  // the other side of an encoder-decoder model
+        in_order_from_.push_back(in_order_.size());
+        continue;
+      }
+      const std::span<const float> expected = predictor_->ExpectedRows(static_cast<int64_t>(place) + 1);
+      if (!expected.empty()) KeepLikely(expected);
+      for (size_t i = 0; i < expected.size() && likely_[order_[i]] >= kLeastRows; ++i) {
+        const ExpertLayouts& layouts = pass.experts().layouts();
+        if (!layouts.is_here(moe_layers_[place], order_[i])) continue;
+        in_order_.push_back(layouts.KeyOf(moe_layers_[place], order_[i]));
+      }
+      in_order_from_.push_back(in_order_.size());
+    }
+  }
+
   // Names the experts to fetch while the link is idle.
   void Predict(Pass& pass, RowRange rows, size_t place) {
     if (predictor_ == nullptr) return;
@@ -210,11 +252,19 @@ class HybridSchedule : public Schedule {
                          .choices = pass.routing().Choices(layer_idx, rows.begin, rows.size()),
                          .scores = pass.routing().Scores(layer_idx, rows.begin, rows.size()),
                          .routing = &pass.routing()});
+    Name(pass, place + 1);
+  }
+
+  // Names experts of the layers from this place on.
+  void Name(Pass& pass, size_t next_place) {
+    if (TraitsOf(options_.predictor).needs_network && pass.host_experts() == nullptr) {
+      return prefetch_.SetNextInOrder(std::span(in_order_).subspan(in_order_from_[next_place]));
+    }
     candidates_.clear();
     const auto num_layers = std::ssize(moe_layers_);
-    for (int64_t ahead = 1; ahead <= std::min(predictor_->distance(), num_layers); ++ahead) {
+    for (int64_t ahead = 1; ahead <= std::min({predictor_->distance(), num_layers, kMaxAhead}); ++ahead) {
       const std::span<const float> expected = predictor_->ExpectedRows(ahead);
-      const int64_t target = (static_cast<int64_t>(place) + ahead) % num_layers;
+      const int64_t target = (static_cast<int64_t>(next_place) + ahead - 1) % num_layers;
       // The rows of an encoder do not go through the decoder.
       if (pass.config().encoder.is_on() && !pass.layers().Contains(moe_layers_[target])) break;
       if (!expected.empty()) Rank(pass, moe_layers_[target], expected);
@@ -226,10 +276,8 @@ class HybridSchedule : public Schedule {
     prefetch_.SetNext(std::move(keys));
   }
 
-  // Adds the likeliest absent experts of a layer to candidates_. Each saves the difference between the times of the
-  // layer's split without it and with it.
-  void Rank(Pass& pass, int64_t layer_idx, std::span<const float> expected) {
-    // Keeps as many of the likeliest experts as will probably be chosen.
+  // Sets order_, and likely_ to as many of the likeliest experts as will probably be chosen.
+  void KeepLikely(std::span<const float> expected) {
     order_.resize(expected.size());
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return expected[a] > expected[b]; });
@@ -239,6 +287,12 @@ class HybridSchedule : public Schedule {
     for (size_t i = 0; i < order_.size() && static_cast<double>(i) < num_distinct; ++i) {
       likely_[order_[i]] = expected[order_[i]];
     }
+  }
+
+  // Adds the likeliest absent experts of a layer to candidates_. Each saves the difference between the times of the
+  // layer's split without it and with it.
+  void Rank(Pass& pass, int64_t layer_idx, std::span<const float> expected) {
+    KeepLikely(expected);
     Weigh<float>(pass, layer_idx, likely_, ahead_);
     const double seconds = SplitExperts(options_.hybrid_rule, ahead_.works, times_).seconds;
     size_t num_planned = 0;
@@ -302,6 +356,8 @@ class HybridSchedule : public Schedule {
   std::vector<int32_t> order_;  // [num_experts]: the likeliest first
   std::vector<float> likely_;   // [num_experts]: expected rows; 0 for experts that are probably not chosen
   std::vector<Candidate> candidates_;
+  std::vector<ExpertKey> in_order_;    // experts of all layers of the pass, if the predictor names them
+  std::vector<size_t> in_order_from_;  // [num_layers + 1]: where those of each layer begin
 };
 
 }  // namespace

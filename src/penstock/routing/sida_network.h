@@ -1,0 +1,106 @@
+// The network of SiDA: from a token's id and the tokens before it, it says which experts of all layers the token will
+// choose, before the model computes anything. tools/train_predictor trains it and writes its file.
+//
+//   x       = table[token]                               the token's embedding, compressed
+//   h1, h2  = two LSTM layers over the x of the sequence
+//   scores  = (query h2) . h2 of the last `window` tokens, this one included
+//   a       = sum of those h2, weighted by SparseMax(scores)
+//   logits  = output (a + x) + bias                      one for each expert of each layer with experts
+//
+// The file is a safetensors file. Its metadata has `format` "penstock sida 1", `window`, and the model's `fingerprint`.
+// Its tensors are f32: table [vocab_size, dim], lstm.0.input, lstm.0.hidden, lstm.1.input and lstm.1.hidden
+// [4 dim, dim] with lstm.0.bias and lstm.1.bias [4 dim] (gates in the order input, forget, cell, output),
+// attention.query [dim, dim], output.weight [num_layers, num_experts, dim] and output.bias [num_layers, num_experts].
+//
+// Every sum is added up in a fixed order, so the same tokens give the same logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "penstock/checkpoint/safetensors.h"
+
+namespace penstock {
+
+struct SidaShape {
+  int64_t vocab_size = 0;
+  int64_t dim = 0;
+  int64_t window = 0;
+  int64_t num_layers = 0;  // with experts
+  int64_t num_experts = 0;
+  std::string fingerprint;  // of the model whose routing it learnt; 32 hexadecimal digits
+
+  // Returns the most memory that a network takes, while it is read and later.
+  uint64_t network_bytes() const;
+  uint64_t state_bytes() const;  // of a sequence
+};
+
+// Returns kModel, naming what differs, if the network is of another model. An empty `fingerprint` is unknown and fits.
+absl::Status CheckSidaShape(const SidaShape& shape, int64_t vocab_size, int64_t num_layers, int64_t num_experts,
+                            std::string_view fingerprint);
+
+// Sets `weights` to the point nearest to `scores` whose entries are not negative and add up to 1. `scratch` is as long.
+void SparseMax(std::span<const float> scores, std::span<float> scratch, std::span<float> weights);
+
+class SidaNetwork {
+ public:
+  // What the network remembers of a sequence.
+  struct State {
+    std::vector<float> cells;    // [2, dim]
+    std::vector<float> outputs;  // [2, dim]: h1 and h2 of the last token
+    std::vector<float> window;   // [window, dim]: h2 of the last tokens; token i lies at i % window
+    int64_t num_tokens = 0;      // since the state is new
+  };
+
+  // Reads only the header. kIo if the file cannot be read, kModel if it is not such a network.
+  static absl::StatusOr<SidaShape> ReadShape(const std::string& path);
+  static absl::StatusOr<std::shared_ptr<const SidaNetwork>> Load(const std::string& path);
+  // The same for the bytes of a file; `name` is its name in messages.
+  static absl::StatusOr<std::shared_ptr<const SidaNetwork>> OfBytes(std::string_view bytes, const std::string& name);
+
+  const SidaShape& shape() const { return shape_; }
+  State NewState() const;
+
+  // The buffers of a step, which any number of sequences may share.
+  struct Scratch {
+    std::vector<float> gates, hidden, query, scores, sorted, weights;
+  };
+  Scratch NewScratch() const;
+
+  // Goes on by one token. Sets `logits` [num_layers, num_experts]; if it is empty, only the state changes. REQUIRES:
+  // 0 <= token_id < vocab_size.
+  void Step(int32_t token_id, State& state, Scratch& scratch, std::span<float> logits) const;
+
+ private:
+  // Fills `out` with bytes of the file.
+  using Reader = absl::FunctionRef<absl::Status(uint64_t offset_bytes, std::span<std::byte> out)>;
+  struct Header {
+    SidaShape shape;
+    std::vector<TensorInfo> tensors;
+  };
+  struct Lstm {
+    std::vector<float> input, hidden;  // [dim, 4 dim]
+    std::vector<float> bias;           // [4 dim]
+  };
+
+  SidaNetwork() = default;
+  static absl::StatusOr<Header> ReadHeader(Reader reader, uint64_t file_bytes);
+  static absl::StatusOr<std::shared_ptr<const SidaNetwork>> Read(Reader reader, uint64_t file_bytes);
+  void StepLstm(size_t layer, const float* x, State& state, Scratch& scratch) const;
+  void Attend(const State& state, Scratch& scratch) const;
+
+  SidaShape shape_;
+  std::vector<float> table_;  // [vocab_size, dim]
+  Lstm lstm_[2];
+  std::vector<float> query_;   // [dim, dim]: column by column, like all matrices here
+  std::vector<float> output_;  // [dim, num_layers, num_experts]
+  std::vector<float> bias_;    // [num_layers, num_experts]
+};
+
+}  // namespace penstock

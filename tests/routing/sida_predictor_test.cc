@@ -1,0 +1,153 @@
+// Proves that the predictor `sida` names the experts of all layers before the first one is routed, that each sequence
+// goes on where it was, in whatever passes its tokens come, that a gap or a step back begins it anew, and that its
+// memory is bounded: the sequence absent longest is forgotten first.
+#include "penstock/routing/sida_predictor.h"
+
+#include <cmath>
+#include <string>
+
+#include <gmock/gmock.h>
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+
+const std::string kNetworkPath = std::string(PENSTOCK_SOURCE_DIR) + "/tests/routing/sida/network.safetensors";
+constexpr int64_t kLayers = 3, kExperts = 5;  // of the network
+
+// Rows of a pass: sequence, position, token.
+struct TokenRow {
+  uint32_t sequence_id;
+  int64_t pos;
+  TokenId token_id;
+};
+
+class SidaPredictorTest : public testing::Test {
+ protected:
+  std::unique_ptr<ExpertPredictor> MakePredictor(int64_t max_sequences = 8) {
+    return MakeSidaPredictor({.layers = {0, 2, 3},  // the second layer of the model has no experts
+                              .num_experts = kExperts,
+                              .num_topk = 2,
+                              .max_bytes = static_cast<uint64_t>(max_sequences) * network_->shape().state_bytes(),
+                              .network = network_});
+  }
+
+  static void Begin(ExpertPredictor& predictor, const std::vector<TokenRow>& rows) {
+    std::vector<uint32_t> ids;
+    std::vector<int64_t> positions;
+    std::vector<TokenId> tokens;
+    for (const TokenRow& row : rows) {
+      ids.push_back(row.sequence_id);
+      positions.push_back(row.pos);
+      tokens.push_back(row.token_id);
+    }
+    predictor.BeginPass({.sequence_ids = ids, .positions = positions, .token_ids = tokens});
+  }
+
+  // What the predictor expects of each layer, before the first one.
+  static std::vector<std::vector<float>> AllOf(ExpertPredictor& predictor) {
+    std::vector<std::vector<float>> all;
+    for (int64_t ahead = 1; ahead <= predictor.distance(); ++ahead) {
+      const std::span<const float> rows = predictor.ExpectedRows(ahead);
+      all.emplace_back(rows.begin(), rows.end());
+    }
+    return all;
+  }
+
+  // What a new predictor expects of the last of these tokens of one sequence.
+  std::vector<std::vector<float>> Alone(const std::vector<TokenId>& tokens) {
+    const auto predictor = MakePredictor();
+    for (size_t pos = 0; pos < tokens.size(); ++pos) {
+      Begin(*predictor, {{77, static_cast<int64_t>(pos), tokens[pos]}});
+    }
+    return AllOf(*predictor);
+  }
+
+  std::shared_ptr<const SidaNetwork> network_ = SidaNetwork::Load(kNetworkPath).value();
+};
+
+TEST_F(SidaPredictorTest, NamesAllLayersBeforeTheFirst) {
+  const auto predictor = MakePredictor();
+  EXPECT_EQ(predictor->distance(), kLayers);
+  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // no pass yet
+  Begin(*predictor, {{1, 0, 4}, {1, 1, 9}});
+  std::vector<float> logits(kLayers * kExperts);
+  SidaNetwork::State state = network_->NewState();
+  SidaNetwork::Scratch scratch = network_->NewScratch();
+  std::vector<std::vector<float>> expected(kLayers, std::vector<float>(kExperts));
+  for (const TokenId token : {4, 9}) {
+    network_->Step(token, state, scratch, logits);
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      float sum = 0;
+      for (size_t e = 0; e < kExperts; ++e) sum += std::exp(logits[layer * kExperts + e]);
+      for (size_t e = 0; e < kExperts; ++e) {
+        expected[layer][e] += std::min(1.0f, 2 * std::exp(logits[layer * kExperts + e]) / sum);
+      }
+    }
+  }
+  const auto all = AllOf(*predictor);
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t e = 0; e < kExperts; ++e) EXPECT_NEAR(all[layer][e], expected[layer][e], 1e-4);
+  }
+  EXPECT_THAT(predictor->ExpectedRows(kLayers + 1), IsEmpty());
+  const std::vector<uint32_t> ids = {1, 1};
+  const std::vector<int32_t> choices = {0, 1, 2, 3};
+  predictor->Observe({.layer_idx = 0, .sequence_ids = ids, .choices = choices, .scores = {}});
+  EXPECT_THAT(predictor->ExpectedRows(1), ElementsAreArray(all[1]));
+  EXPECT_THAT(predictor->ExpectedRows(2), ElementsAreArray(all[2]));
+  predictor->Observe({.layer_idx = 2, .sequence_ids = ids, .choices = choices, .scores = {}});
+  EXPECT_THAT(predictor->ExpectedRows(1), ElementsAreArray(all[2]));
+  predictor->Observe({.layer_idx = 3, .sequence_ids = ids, .choices = choices, .scores = {}});
+  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // nothing is known of the next token
+}
+
+TEST_F(SidaPredictorTest, SequencesGoOnInWhateverPassesTheirTokensCome) {
+  const auto chunks = MakePredictor();
+  Begin(*chunks, {{1, 0, 3}, {1, 1, 4}, {2, 0, 8}});
+  Begin(*chunks, {{2, 1, 9}, {1, 2, 5}});
+  Begin(*chunks, {{1, 3, 6}});
+  EXPECT_EQ(AllOf(*chunks), Alone({3, 4, 5, 6}));
+  Begin(*chunks, {{2, 2, 10}});
+  EXPECT_EQ(AllOf(*chunks), Alone({8, 9, 10}));
+}
+
+TEST_F(SidaPredictorTest, AGapOrAStepBackBeginsASequenceAnew) {
+  const auto predictor = MakePredictor();
+  Begin(*predictor, {{1, 0, 3}, {1, 1, 4}});
+  Begin(*predictor, {{1, 3, 5}});
+  EXPECT_EQ(AllOf(*predictor), Alone({5}));
+  Begin(*predictor, {{1, 4, 6}});
+  EXPECT_EQ(AllOf(*predictor), Alone({5, 6}));
+  Begin(*predictor, {{1, 4, 7}});
+  EXPECT_EQ(AllOf(*predictor), Alone({7}));
+}
+
+TEST_F(SidaPredictorTest, TheSequenceAbsentLongestIsForgotten) {
+  const auto predictor = MakePredictor(/*max_sequences=*/2);
+  Begin(*predictor, {{1, 0, 3}});
+  Begin(*predictor, {{2, 0, 4}});
+  Begin(*predictor, {{1, 1, 5}});
+  Begin(*predictor, {{3, 0, 6}});  // takes the room of sequence 2
+  Begin(*predictor, {{1, 2, 7}});
+  EXPECT_EQ(AllOf(*predictor), Alone({3, 5, 7}));
+  Begin(*predictor, {{2, 1, 8}});
+  EXPECT_EQ(AllOf(*predictor), Alone({8}));
+}
+
+TEST_F(SidaPredictorTest, SequencesOfAPassKeepTheirRoom) {
+  const auto predictor = MakePredictor(/*max_sequences=*/1);
+  Begin(*predictor, {{1, 0, 3}});
+  for (int64_t pos = 1; pos < 3; ++pos) Begin(*predictor, {{9, pos - 1, 2}, {1, pos, 4}});
+  Begin(*predictor, {{1, 3, 5}});
+  EXPECT_EQ(AllOf(*predictor), Alone({3, 4, 4, 5}));
+  Begin(*predictor, {{9, 2, 6}});  // had no room, and begins anew now
+  EXPECT_EQ(AllOf(*predictor), Alone({6}));
+  // A pass without rows, as ranks have them, expects nothing.
+  Begin(*predictor, {});
+  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());
+}
+
+}  // namespace
+}  // namespace penstock
