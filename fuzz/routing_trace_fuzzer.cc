@@ -2,6 +2,7 @@
 // its header, and the same when it is written again.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -48,11 +49,14 @@ std::string Sealed(std::string bytes) {
     return bytes;
   }
   if (!seal(fixed_bytes + FieldAt(bytes, fixed_bytes - 4))) return bytes;
+  std::optional<uint64_t> last_step_idx;
   while (seal(16)) {
+    const uint64_t step_idx = FieldAt(bytes, begin - 24) + (uint64_t{FieldAt(bytes, begin - 20)} << 32);
     const uint64_t layer_idx = FieldAt(bytes, begin - 16), num_rows = FieldAt(bytes, begin - 12);
     if (layer_idx >= num_layers) break;
     const uint64_t ahead = std::min(num_ahead, num_layers - 1 - layer_idx);
-    const uint64_t num_numbers = has_tokens && layer_idx == 0 ? 3 : 2;
+    const uint64_t num_numbers = has_tokens && step_idx != last_step_idx ? 3 : 2;
+    last_step_idx = step_idx;
     if (!seal(num_rows * (4 * num_numbers + 6 * num_ranked + 2 * num_topk * (1 + ahead)))) break;
   }
   return bytes;

@@ -94,6 +94,9 @@ struct Policy {
   // the model, and with a default eviction also its best eviction. None if it never ran.
   std::optional<PredictorKind> predictor = {};
   std::string predictor_path = {};  // of the network of kSida, written by tools/train_predictor; only read with kSida
+  // kSida: routers are left out, and each token takes the experts and weights that the network names (SiDA). Answers
+  // then differ. Without it, predictions only move experts.
+  bool predictor_replaces_routers = false;
 };
 
 }  // namespace penstock

@@ -90,13 +90,12 @@ class NetworkFile {
  public:
   explicit NetworkFile(const std::string& model_dir, bool is_of_model = true) {
     const DescribedModel model = DescribedModel::FromFolder(model_dir).value();
-    const SidaShape shape = {
-        .vocab_size = model.config().vocab_size,
-        .dim = 6,
-        .window = 5,
-        .num_layers = model.config().num_moe_layers(),
-        .num_experts = model.config().num_experts,
-        .fingerprint = is_of_model ? model.loaded()->fingerprint : std::string(32, '0')};
+    const SidaShape shape = {.vocab_size = model.config().vocab_size,
+                             .dim = 6,
+                             .window = 5,
+                             .num_layers = model.config().num_moe_layers(),
+                             .num_experts = model.config().num_experts,
+                             .fingerprint = is_of_model ? model.loaded()->fingerprint : std::string(32, '0')};
     EXPECT_TRUE(WriteFile(path_, RandomSidaFile(shape, 1)).ok());
   }
   ~NetworkFile() { std::filesystem::remove(path_); }
@@ -155,6 +154,40 @@ TEST(Policies, PredictionsOfANetworkChangeNoBit) {
   options.memory_bytes = MinBudget(options);
   EXPECT_GE(options.memory_bytes, without_bytes + std::filesystem::file_size(network.path()));  // the plan counts it
   EXPECT_EQ(RunAll(options, requests), expected);
+}
+
+// A network that replaces routers gives other answers than they do, and the same ones for every plan.
+TEST(Policies, ANetworkThatReplacesRoutersGivesTheSameBitsForEveryPlan) {
+  for (const std::string model : {"qwen3moe-tiny", "switch-odd"}) {
+    SCOPED_TRACE(model);
+    const Golden golden(model);
+    const std::vector<Request> requests = Requests(golden);
+    const NetworkFile network(golden.dir());
+    EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+    base.policy.schedule = ScheduleKind::kHybrid;
+    base.policy.predictor = PredictorKind::kSida;
+    base.policy.predictor_path = network.path();
+    const std::vector<Answer> of_routers = RunAll(base, requests);
+    base.policy.predictor_replaces_routers = true;
+    const std::vector<Answer> expected = RunAll(base, requests);
+    ASSERT_EQ(expected.size(), requests.size());
+    EXPECT_NE(expected, of_routers);
+    for (const int64_t batch_size : {1, 2, 3, 64}) {
+      for (const std::string device : {"cpu", "emulated:link=50MB/s"}) {
+        EngineOptions options = base;
+        options.batch_size = batch_size;
+        options.prefill_chunk = 7 * batch_size;
+        options.policy.micro_batch_size = batch_size / 2;
+        options.device = device;
+        if (device != "cpu") options.device_memory_bytes = 1ull << 30;
+        options.memory_bytes = MinBudget(options);
+        if (device != "cpu") options.device_memory_bytes = MinDeviceMemory(options);
+        EXPECT_EQ(RunAll(options, requests), expected) << "batch " << batch_size << ", " << device;
+      }
+    }
+    base.policy.schedule = ScheduleKind::kOnDemand;
+    EXPECT_EQ(FaultOf(Engine::Open(base).status()), Fault::kUsage);
+  }
 }
 
 // A name that is mistaken for another would be tested twice, and its own setting never.

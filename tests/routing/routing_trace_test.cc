@@ -1,8 +1,8 @@
 // Proves that a trace is read back as it was written, from memory and from a file larger than the buffers. A file cut
 // at any byte gives the whole records before the cut and reports it. A file is refused, after the records before the
 // fault, if any bit is flipped, or a record is missing, repeated or moved. The same holds for a field beyond its bounds
-// behind right checksums. All this holds for traces with tokens (version 3) and without (version 2). An existing file is
-// never overwritten.
+// behind right checksums. All this holds for traces with tokens (version 3) and without (version 2). An existing file
+// is never overwritten.
 #include "penstock/routing/routing_trace.h"
 
 #include <algorithm>
@@ -32,13 +32,15 @@ bool Same(const RoutingTraceRecord& a, const RoutingTraceRecord& b) {
          a.ranked_scores == b.ranked_scores && a.ahead_idx == b.ahead_idx && a.token_ids == b.token_ids;
 }
 
-RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx, int64_t layer_idx, int64_t num_rows) {
+// The first record of a step has tokens, if the trace has any.
+RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx, int64_t layer_idx, int64_t num_rows,
+                              bool begins_step) {
   RoutingTraceRecord record{
       .step_idx = step_idx, .layer_idx = layer_idx, .sequence_ids = {}, .positions = {}, .topk_idx = {}};
   for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
     record.sequence_ids.push_back(static_cast<uint32_t>(row_idx * 1000003));
     record.positions.push_back(static_cast<uint32_t>((row_idx * 7919 + step_idx) % kMaxContext));
-    if (header.has_tokens() && layer_idx == 0) {
+    if (header.has_tokens() && begins_step) {
       record.token_ids.push_back(static_cast<TokenId>((row_idx * 31 + step_idx) % header.vocab_size));
     }
     for (int64_t rank = 0; rank < header.num_topk; ++rank) {
@@ -98,7 +100,7 @@ class RoutingTraceTest : public testing::Test {
   RoutingTraceTest() {
     for (int64_t step_idx = 0; step_idx < 2; ++step_idx) {
       for (int64_t layer_idx = 0; layer_idx < header_.num_layers; ++layer_idx) {
-        records_.push_back(MakeRecord(header_, step_idx, layer_idx, 1 + step_idx + layer_idx));
+        records_.push_back(MakeRecord(header_, step_idx, layer_idx, 1 + step_idx + layer_idx, layer_idx == 0));
       }
     }
     bytes_ = Encode(header_, records_);
@@ -188,7 +190,10 @@ RC_GTEST_PROP(RoutingTrace, AnyTraceIsReadBack, ()) {
   const int64_t num_records = DrawNumber(0, 4);
   for (int64_t i = 0; i < num_records; ++i) {
     step_idx += DrawNumber(1, int64_t{1} << 60);
-    records.push_back(MakeRecord(header, step_idx, DrawNumber(0, header.num_layers - 1), DrawNumber(1, 40)));
+    const int64_t layer_idx = DrawNumber(0, header.num_layers - 1), num_rows = DrawNumber(1, 40);
+    records.push_back(MakeRecord(header, step_idx, layer_idx, num_rows, /*begins_step=*/true));
+    if (layer_idx + 1 == header.num_layers) continue;
+    records.push_back(MakeRecord(header, step_idx, layer_idx + 1, num_rows, /*begins_step=*/false));
   }
   const Outcome outcome = ReadAll(Encode(header, records));
   RC_ASSERT(outcome.status.ok() && outcome.event == RoutingTraceEvent::kEnd);
@@ -294,7 +299,7 @@ class TokenTraceTest : public testing::Test {
   TokenTraceTest() {
     for (int64_t step_idx = 0; step_idx < 2; ++step_idx) {
       for (int64_t layer_idx = 0; layer_idx < 2; ++layer_idx) {
-        records_.push_back(MakeRecord(header_, step_idx, layer_idx, 2));
+        records_.push_back(MakeRecord(header_, step_idx, layer_idx, 2, layer_idx == 0));
       }
     }
     bytes_ = Encode(header_, records_);
@@ -386,7 +391,7 @@ TEST_F(RoutingTraceTest, AFileLargerThanTheBuffersIsReadBack) {
   const RoutingTraceHeader header{.model = "m", .num_layers = 2, .num_experts = 4096, .num_topk = 64};
   std::vector<RoutingTraceRecord> records;
   for (const int64_t num_rows : {1, 300, 9000, 2, 4000, 1}) {
-    records.push_back(MakeRecord(header, static_cast<int64_t>(records.size()), 1, num_rows));
+    records.push_back(MakeRecord(header, static_cast<int64_t>(records.size()), 1, num_rows, /*begins_step=*/true));
   }
   {
     auto writer = RoutingTraceWriter::Create(path_, header).value();

@@ -1,6 +1,6 @@
-// Proves in virtual time what naming the experts of a whole pass is worth to hybrid. With a network that is always right,
-// the disk reads for all layers while earlier ones are computed, and what it reads is used. Fetching for late layers
-// throws out no expert that an earlier layer wants. If the network is always wrong, little is lost.
+// Proves in virtual time what naming the experts of a whole pass is worth to hybrid. With a network that is always
+// right, the disk reads for all layers while earlier ones are computed, and what it reads is used. Fetching for late
+// layers throws out no expert that an earlier layer wants. If the network is always wrong, little is lost.
 #include <gmock/gmock.h>
 
 #include "penstock/simulate/pass_simulator.h"

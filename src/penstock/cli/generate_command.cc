@@ -23,7 +23,11 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const Ge
   if (!IsUtf8(prompt)) {
     return InputError("the prompt is not UTF-8 (at byte {})", FindInvalidUtf8(prompt));
   }
-  if (flags.raw) return engine.Tokenize(prompt);
+  const bool has_encoder = engine.model().decoder_start_id.has_value();
+  if (has_encoder && !flags.system.empty()) {
+    return UsageError("--system: {} models have no chats", engine.model().family);
+  }
+  if (flags.raw || has_encoder) return engine.Tokenize(prompt);
   std::vector<ChatMessage> messages;
   if (!flags.system.empty()) messages.push_back({"system", flags.system});
   messages.push_back({"user", prompt});

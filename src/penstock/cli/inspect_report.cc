@@ -279,7 +279,7 @@ json::object InspectReport(const DescribedModel& described) {
   for (const OpenedFile& file : model.checkpoint.files()) {
     files.push_back(json::object{{"path", ReplaceInvalidUtf8(file.path)}, {"bytes", file.size_bytes}});
   }
-  const int64_t kv_values = c.num_layers * (c.kv_dim() + c.v_dim());
+  const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim());
   json::object report = {
       {"model", ReplaceInvalidUtf8(model.name)},
       {"family", c.family->name},
@@ -292,6 +292,8 @@ json::object InspectReport(const DescribedModel& described) {
       {"model_dim", c.model_dim},
       {"num_layers", c.num_layers},
       {"num_moe_layers", c.num_moe_layers()},
+      {"encoder_layers", c.encoder.num_layers},
+      {"expert_capacity", c.encoder.expert_capacity},
       {"num_heads", c.num_heads},
       {"num_kv_heads", c.num_kv_heads},
       {"head_dim", c.head_dim},
@@ -343,6 +345,7 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (is("rope_of_neighbours")) rope += ", neighbours";
   if (number("rope_scale") != 1) rope += fmt::format(", cos and sin x {:.4g}", number("rope_scale"));
   if (integer("rope_layers") < num_layers) rope += fmt::format(", in {} layers", integer("rope_layers"));
+  if (integer("rope_layers") == 0) rope = "none";
   std::string router = text("router");
   if (is("router_selection_bias")) router += ", chosen with a bias";
   if (integer("router_groups") > 1) {
@@ -351,6 +354,10 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (is("router_renormalises")) router += ", weights divided by their sum";
   if (number("router_scale") != 1) router += fmt::format(", x {:g}", number("router_scale"));
   std::vector<std::pair<std::string_view, std::string>> rows = {{"norms", norms}, {"RoPE", rope}, {"router", router}};
+  if (const int64_t of_encoder = d.at("encoder_layers").to_number<int64_t>(); of_encoder > 0) {
+    rows.emplace_back("encoder", fmt::format("{} of the {} layers; {} rows of a prompt for each expert", of_encoder,
+                                             num_layers, d.at("expert_capacity").to_number<int64_t>()));
+  }
   std::string sees;
   if (const int64_t window = d.at("sliding_window").to_number<int64_t>(); window > 0) {
     sees = fmt::format("the last {} positions in {} of {} layers", window, integer("window_layers"), num_layers);

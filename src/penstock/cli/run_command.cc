@@ -120,6 +120,9 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (ranks.communicator != nullptr && options.policy.expert_parallel == ExpertParallel::kCut) {
     flags.job.engine_settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
   }
+  if (options.policy.predictor_replaces_routers) {
+    flags.job.engine_settings.emplace_back("routers_replaced_by", options.policy.predictor_path);
+  }
   if (flags.job.task != JobTask::kAnswer) flags.job.engine_settings.emplace_back("task", flags.task);
   if (options.attention_window > 0) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));

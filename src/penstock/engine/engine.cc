@@ -263,7 +263,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   LogDebug("disk: {}", disk->Description());
   empty_prompts_ = hooks.empty_prompts;
-  shares_prefixes_ = options.shares_prefixes && !empty_prompts_;
+  // A network that replaces routers must see every token of a sequence.
+  shares_prefixes_ = options.shares_prefixes && !empty_prompts_ && !policy().schedule.replaces_routers;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, info_,

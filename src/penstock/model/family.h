@@ -70,8 +70,8 @@ struct Family {
   std::string_view layer_prefix = "model.layers.{layer}.";
   std::span<const StoredName> stored_names = {};
 
-  // For an encoder-decoder model: the same for the encoder's layers, whose numbers begin at 0, like the decoder's. Other
-  // copies of the embedding that checkpoints may have.
+  // For an encoder-decoder model: the same for the encoder's layers, whose numbers begin at 0, like the decoder's.
+  // Other copies of the embedding that checkpoints may have.
   std::string_view encoder_prefix = {};
   std::span<const StoredName> encoder_names = {};
   std::span<const std::string_view> ignored_names = {};

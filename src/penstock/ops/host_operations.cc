@@ -218,12 +218,26 @@ void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& laye
 
 }  // namespace
 
-void HostOperations::Route(RowRange rows, int64_t layer_idx) {
+void HostOperations::NormForExperts(RowRange rows, int64_t layer_idx) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   NormRows(context_, rows,
            {context_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
            context_.row_formats.ffn, a.ffn_input);
+}
+
+void HostOperations::RouteByTable(RowRange rows, int64_t layer_idx, const ExpertTable& table) {
+  NormForExperts(rows, layer_idx);
+  Activations& a = context_.activations;
+  const int64_t first = rows.begin * context_.config.num_topk, count = rows.size() * context_.config.num_topk;
+  std::copy_n(table.choices.begin() + first, count, a.topk_idx.begin() + first);
+  std::copy_n(table.weights.begin() + first, count, a.topk_weights.begin() + first);
+}
+
+void HostOperations::Route(RowRange rows, int64_t layer_idx) {
+  NormForExperts(rows, layer_idx);
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
   ApplyGate(context_, rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
 }
 

@@ -49,6 +49,7 @@ class HostOperations : public Operations {
   void NormEncoded(RowRange rows) override;
   void ProjectCross(RowRange rows, int64_t layer_idx) override;
   void Route(RowRange rows, int64_t layer_idx) override;
+  void RouteByTable(RowRange rows, int64_t layer_idx, const ExpertTable& table) override;
   void LimitExperts(const RowBatch& batch, RowRange rows) override;
   void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
   std::span<const int32_t> Choices(RowRange rows) override;
@@ -89,6 +90,7 @@ class HostOperations : public Operations {
                   absl::FunctionRef<Sight(int64_t prompt_length)> sight_of);
   void AttendHeads(int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
                    RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx);
+  void NormForExperts(RowRange rows, int64_t layer_idx);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   void RotateMla(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);

@@ -53,6 +53,7 @@ void Operations::AttendCross(const RowBatch&, RowRange, int64_t, const KvView&) 
 void Operations::PostCross(RowRange, int64_t) { PENSTOCK_CHECK(false); }
 void Operations::NormEncoded(RowRange) { PENSTOCK_CHECK(false); }
 void Operations::ProjectCross(RowRange, int64_t) { PENSTOCK_CHECK(false); }
+void Operations::RouteByTable(RowRange, int64_t, const ExpertTable&) { PENSTOCK_CHECK(false); }
 void Operations::LimitExperts(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
 void Operations::GroupRanks(const RankAssignments&) { PENSTOCK_CHECK(false); }
 void Operations::GatherInputs(std::span<const ExpertToRun>) { PENSTOCK_CHECK(false); }

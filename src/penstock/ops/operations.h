@@ -12,6 +12,7 @@
 #include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/activations.h"
+#include "penstock/routing/expert_predictor.h"
 
 namespace penstock {
 
@@ -118,6 +119,10 @@ class Operations {
 
   // normed = norm(residual); router scores and top-k.
   virtual void Route(RowRange rows, int64_t layer_idx) = 0;
+
+  // normed = norm(residual), as Route(). The table of all rows of the pass gives the choices and their weights. As
+  // above.
+  virtual void RouteByTable(RowRange rows, int64_t layer_idx, const ExpertTable& table);
 
   // Sets the weights of choices beyond Encoder::expert_capacity to 0. REQUIRES: Route() of a layer of an encoder;
   // `rows` hold whole prompts. As above.

@@ -76,10 +76,19 @@ absl::StatusOr<std::optional<SidaShape>> ReadNetworkShape(const Policy& policy, 
   return shape;
 }
 
+// Returns the states of sequences that a network keeps for each place of the batch. If it replaces routers, a running
+// sequence must keep its state, although others have come and gone since its last pass: at most as many as have places
+// in a pass of an encoder and in one of the decoder.
+int64_t NumStates(const Policy& policy) { return policy.predictor_replaces_routers ? 2 : 1; }
+
 // Reads the network for the schedule that the plan has chosen.
 absl::Status LoadNetwork(const Policy& policy, const SidaShape& shape, ChosenPolicy& chosen) {
+  if (chosen.schedule.replaces_routers && !TraitsOf(chosen.schedule.kind).fetches_by_predictor) {
+    return UsageError("predictor sida: mode=replace: only schedule hybrid uses predictors; give --schedule hybrid");
+  }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule.network, SidaNetwork::Load(policy.predictor_path));
-  chosen.schedule.network_state_bytes = shape.state_bytes() * static_cast<uint64_t>(chosen.plan.batch_size);
+  chosen.schedule.network_state_bytes =
+      shape.state_bytes() * static_cast<uint64_t>(NumStates(policy) * chosen.plan.batch_size);
   return absl::OkStatus();
 }
 
@@ -226,7 +235,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SidaShape> network, ReadNetworkShape(options.policy, model));
   if (network.has_value()) {
     inputs.fixed_bytes += network->network_bytes();
-    inputs.bytes_per_sequence += network->state_bytes();
+    inputs.bytes_per_sequence += static_cast<uint64_t>(NumStates(options.policy)) * network->state_bytes();
   }
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);
@@ -234,6 +243,16 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   const ScheduleTraits& schedule = TraitsOf(policy.schedule.kind);
   if (ranks.num_ranks > 1 && room.device.has_value() && (schedule.attends_on_host || schedule.host_computes_experts)) {
     return UsageError("schedule {} with a device runs on one rank only", schedule.name);
+  }
+  if (policy.schedule.replaces_routers) {
+    if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
+      return UsageError("--device {}: predictor sida with mode=replace runs on CPUs and emulated devices only, so far",
+                        options.device);
+    }
+    if (ranks.num_ranks > 1) return UsageError("predictor sida with mode=replace runs on one rank only, so far");
+    if (model.config.router.scoring != RouterRule::Scoring::kSoftmax || model.config.router.scale != 1) {
+      return UsageError("predictor sida: mode=replace: only routers that are a plain softmax can be replaced");
+    }
   }
   if (ranks.by_heads && room.device.has_value() && !policy.plan.device.holds_kv_cache) {
     return UsageError("--parallel attention=tp: the KV cache must lie on the device");

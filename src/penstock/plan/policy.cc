@@ -6,6 +6,7 @@
 #include "penstock/base/choices.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -27,6 +28,7 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
                               .path_length = policy.path_length,
                               .expert_groups = policy.expert_groups};
   schedule.predictor = policy.predictor.value_or(schedule.predictor);
+  schedule.replaces_routers = policy.predictor_replaces_routers;
   schedule.hybrid_rule = policy.hybrid_rule.value_or(schedule.hybrid_rule);
   schedule.kind = policy.schedule.value_or(schedule.kind);
   const ScheduleTraits& traits = TraitsOf(schedule.kind);
@@ -128,7 +130,19 @@ bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction
 absl::Status ParsePredictor(std::string_view text, Policy& policy) {
   const size_t colon = text.find(':');
   PENSTOCK_ASSIGN_OR_RETURN(policy.predictor, ParseChoice("predictor", text.substr(0, colon), Predictors()));
-  policy.predictor_path = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  std::string_view path = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  constexpr std::string_view kMode = ",mode=";
+  policy.predictor_replaces_routers = false;
+  if (const size_t comma = path.rfind(kMode); comma != std::string_view::npos) {
+    const std::string_view mode = path.substr(comma + kMode.size());
+    if (mode != "prefetch" && mode != "replace") {
+      return UsageError("predictor {}: mode '{}': expected prefetch or replace", text.substr(0, colon),
+                        Printable(mode));
+    }
+    policy.predictor_replaces_routers = mode == "replace";
+    path = path.substr(0, comma);
+  }
+  policy.predictor_path = path;
   const bool needs_network = policy.predictor.has_value() && TraitsOf(*policy.predictor).needs_network;
   if (needs_network && policy.predictor_path.empty()) {
     return UsageError("predictor {}: give the file of its network, {}:FILE", text.substr(0, colon),
@@ -143,6 +157,7 @@ absl::Status ParsePredictor(std::string_view text, Policy& policy) {
 std::string PredictorText(const Policy& policy) {
   std::string text(ChoiceName(policy.predictor, Predictors()));
   if (policy.predictor.has_value() && TraitsOf(*policy.predictor).needs_network) text += ":" + policy.predictor_path;
+  if (policy.predictor_replaces_routers) text += ",mode=replace";
   return text;
 }
 

@@ -43,6 +43,13 @@ struct RoutedLayer {
   RoutingSource* routing = nullptr;        // routing of the pass
 };
 
+// Experts of a layer for all rows of a pass, in place of what its router would choose. Empty: the router chooses.
+struct ExpertTable {
+  std::span<const int32_t> choices;  // [num_rows, num_topk], a row's experts differ
+  std::span<const float> weights;    // [num_rows, num_topk]
+  bool empty() const { return choices.empty(); }
+};
+
 class ExpertPredictor {
  public:
   struct Args {
@@ -53,6 +60,8 @@ class ExpertPredictor {
     int64_t max_paths = kDefaultMaxPaths;
     uint64_t max_bytes = 8u << 20;
     std::shared_ptr<const SidaNetwork> network = nullptr;  // of sida
+    bool makes_tables = false;                             // TableOf() is asked for
+    bool renormalises_weights = true;                      // in tables: the weights of a row add up to 1
   };
   virtual ~ExpertPredictor() = default;
 
@@ -64,9 +73,12 @@ class ExpertPredictor {
   virtual void Observe(const RoutedLayer& layer) = 0;
   // Returns [num_experts]: for each expert of a later layer, the number of rows that will probably choose it. The rows
   // are those of the layer observed last. The later layer is the `ahead`-th layer with experts after it (1 to
-  // distance()). After BeginPass(), the first layer with experts is 1 ahead. After the last layer the count continues in the next pass with the same rows. Empty when the predictor
-  // knows nothing. Valid until the next call.
+  // distance()). After BeginPass(), the first layer with experts is 1 ahead. After the last layer the count continues
+  // in the next pass with the same rows. Empty when the predictor knows nothing. Valid until the next call.
   virtual std::span<const float> ExpectedRows(int64_t ahead) = 0;
+  // Returns the likeliest experts of the place-th layer with experts, for the rows of BeginPass(), and their
+  // probabilities as weights. Valid until the next BeginPass(). Empty for predictors that make no tables.
+  virtual ExpertTable TableOf(int64_t /*place*/) const { return {}; }
 };
 
 // A row of the table of predictors (include/penstock/predictors.def).

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/container/flat_hash_map.h"
 #include "penstock/base/check.h"
@@ -32,9 +33,15 @@ class SidaPredictor : public ExpertPredictor {
     ++pass_idx_;
     num_rows_ = std::ssize(pass.token_ids);
     std::fill(expected_.begin(), expected_.end(), 0.0f);
+    if (args_.makes_tables) {
+      const size_t num_choices = args_.layers.size() * pass.token_ids.size() * static_cast<size_t>(args_.num_topk);
+      choices_.resize(num_choices);
+      weights_.resize(num_choices);
+    }
     // Sequences of this pass are not forgotten for the sake of others.
     for (const uint32_t sequence_id : pass.sequence_ids) {
-      if (const auto found = sequences_.find(sequence_id); found != sequences_.end()) found->second.pass_idx = pass_idx_;
+      if (const auto found = sequences_.find(sequence_id); found != sequences_.end())
+        found->second.pass_idx = pass_idx_;
     }
     const size_t num_rows = pass.token_ids.size();
     for (size_t row = 0; row < num_rows;) {
@@ -45,6 +52,7 @@ class SidaPredictor : public ExpertPredictor {
         network_->Step(pass.token_ids[row], sequence.state, scratch_, logits_);
         sequence.next_pos = pass.positions[row] + 1;
         Expect();
+        if (args_.makes_tables) Choose(static_cast<int64_t>(row));
       }
     }
   }
@@ -58,6 +66,13 @@ class SidaPredictor : public ExpertPredictor {
     const int64_t place = next_place_ + ahead - 1;
     if (num_rows_ == 0 || place >= std::ssize(args_.layers)) return {};
     return std::span<const float>(expected_).subspan(place * args_.num_experts, args_.num_experts);
+  }
+
+  ExpertTable TableOf(int64_t place) const override {
+    if (!args_.makes_tables) return {};
+    const auto count = static_cast<size_t>(num_rows_ * args_.num_topk);
+    const size_t first = static_cast<size_t>(place) * count;
+    return {std::span(choices_).subspan(first, count), std::span(weights_).subspan(first, count)};
   }
 
  private:
@@ -84,6 +99,26 @@ class SidaPredictor : public ExpertPredictor {
     return sequence;
   }
 
+  // Sets the table's experts of a row: those of the largest probabilities, which Expect() has left in logits_.
+  void Choose(int64_t row) {
+    const int64_t num_experts = args_.num_experts, num_topk = args_.num_topk;
+    for (int64_t place = 0; place < std::ssize(args_.layers); ++place) {
+      const float* values = logits_.data() + place * num_experts;
+      const int64_t first = (place * num_rows_ + row) * num_topk;
+      order_.resize(static_cast<size_t>(num_experts));
+      std::iota(order_.begin(), order_.end(), 0);
+      std::partial_sort(order_.begin(), order_.begin() + num_topk, order_.end(),
+                        [&](int32_t a, int32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
+      float sum = 0;
+      for (int64_t i = 0; i < (args_.renormalises_weights ? num_topk : num_experts); ++i) sum += values[order_[i]];
+      for (int64_t i = 0; i < num_topk; ++i) {
+        choices_[first + i] = order_[i];
+        weights_[first + i] = values[order_[i]] / sum;
+        expected_[place * num_experts + order_[i]] += 1;
+      }
+    }
+  }
+
   // Adds how probably the last row chooses each expert: k times its share of the router's probabilities, at most 1.
   void Expect() {
     const size_t num_experts = args_.num_experts;
@@ -92,6 +127,7 @@ class SidaPredictor : public ExpertPredictor {
       const float max = *std::max_element(logits.begin(), logits.end());
       float sum = 0;
       for (float& logit : logits) sum += logit = std::exp(logit - max);
+      if (args_.makes_tables) continue;  // Choose() knows
       const float scale = static_cast<float>(args_.num_topk) / sum;
       for (size_t i = 0; i < num_experts; ++i) expected_[begin + i] += std::min(1.0f, scale * logits[i]);
     }
@@ -102,6 +138,9 @@ class SidaPredictor : public ExpertPredictor {
   size_t max_sequences_;
   SidaNetwork::Scratch scratch_;
   std::vector<float> logits_, expected_;  // [num_layers, num_experts]: of a row, of all rows of the pass
+  std::vector<int32_t> choices_;          // [num_layers, num_rows, num_topk], like weights_: tables of the pass
+  std::vector<float> weights_;
+  std::vector<int32_t> order_;  // [num_experts]
   absl::flat_hash_map<uint32_t, Sequence> sequences_;
   Sequence without_room_;
   int64_t pass_idx_ = 0;

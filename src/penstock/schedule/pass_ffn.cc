@@ -34,16 +34,16 @@ absl::InlinedVector<int64_t, kMaxAhead> PassFfn::LayersAhead(int64_t layer_idx) 
   return layers;
 }
 
-Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
+Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input, const ExpertTable& table) {
   absl::InlinedVector<int64_t, kMaxAhead> layers_ahead;
   if (args_.looks_ahead) layers_ahead = LayersAhead(layer_idx);
   OperationCost cost;
-  for (size_t i = 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
+  for (size_t i = table.empty() ? 1 : 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
   Event routed;
   if (rows.size() > 0) {
     routed = tasks_.Issue(args_.compute(), tasks_.LabelOf("route", rows, layer_idx), cost, {},
                           [=, this](Operations& operations) {
-                            RouteRows(operations, rows, layer_idx);
+                            RouteRows(operations, rows, layer_idx, table);
                             for (size_t i = 0; i < layers_ahead.size(); ++i) {
                               operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
                             }
@@ -80,8 +80,12 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   return finish(offloaded);
 }
 
-void PassFfn::RouteRows(Operations& operations, RowRange rows, int64_t layer_idx) const {
-  operations.Route(rows, layer_idx);
+void PassFfn::RouteRows(Operations& operations, RowRange rows, int64_t layer_idx, const ExpertTable& table) const {
+  if (table.empty()) {
+    operations.Route(rows, layer_idx);
+  } else {
+    operations.RouteByTable(rows, layer_idx, table);
+  }
   if (args_.config.is_of_encoder(layer_idx)) operations.LimitExperts(args_.batch, rows);
 }
 

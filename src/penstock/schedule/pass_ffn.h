@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "penstock/routing/expert_predictor.h"
 #include "penstock/routing/router_scores.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
@@ -27,7 +28,8 @@ class PassFfn {
 
   // Runs the gate, and issues the FFN that all rows share, if the model has one. After the event, Chosen() may be
   // called. `brings_input`: if a device routes, also copies the experts' inputs to the host, for HostGroup().
-  Event Route(RowRange rows, int64_t layer_idx, bool brings_input = false);
+  // With a table of the pass's rows, it says which experts they take; the gate is left out.
+  Event Route(RowRange rows, int64_t layer_idx, bool brings_input = false, const ExpertTable& table = {});
   // RowsOfExperts() returns how many of these rows chose each expert, [num_experts]. Chosen() returns the experts that
   // some row chose, in increasing index. With several ranks, both are about this rank's experts and all ranks' rows.
   // REQUIRES: the event of their Route() has happened.
@@ -78,7 +80,7 @@ class PassFfn {
     const bool is_cut = args_.ranks.has_value() && args_.ranks->cut_expert_cost != nullptr;
     return is_cut ? *args_.ranks->cut_expert_cost : args_.cost;
   }
-  void RouteRows(Operations& operations, RowRange rows, int64_t layer_idx) const;
+  void RouteRows(Operations& operations, RowRange rows, int64_t layer_idx, const ExpertTable& table = {}) const;
   void IssueShared(RowRange rows, int64_t layer_idx);
   // Computes those of the leased experts for which `is_wanted` returns true, after these events.
   Event IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,

@@ -41,6 +41,7 @@ struct ScheduleOptions {
   HybridRule hybrid_rule = HybridRule::kBalanced;
   int64_t expert_groups = 0;                       // on several ranks (schedule/ranks/expert_pipeline.h); 0: chosen
   PredictorKind predictor = PredictorKind::kNone;  // names the experts that hybrid fetches ahead
+  bool replaces_routers = false;                   // the predictor does; it has a network
   std::shared_ptr<const SidaNetwork> network = nullptr;  // of the predictor, if it needs one
   uint64_t network_state_bytes = 0;                      // of the sequences that it follows
 };

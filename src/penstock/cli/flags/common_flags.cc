@@ -78,10 +78,12 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
   AddFlag(app, "--policy", flags.policy_path,
           "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       .TypeName("FILE");
-  AddFlag(app, "--predictor", flags.predictor,
-          "predictor by which hybrid fetches ahead: " + ChoiceNames(Predictors(), [](const PredictorTraits& p) {
-            return !p.is_simulated_only && !p.needs_network;
-          }) + ", sida:FILE (auto: the best one for the model by bench routing, else none)");
+  AddFlag(
+      app, "--predictor", flags.predictor,
+      "predictor by which hybrid fetches ahead: " +
+          ChoiceNames(Predictors(), [](const PredictorTraits& p) { return !p.is_simulated_only && !p.needs_network; }) +
+          ", sida:FILE, or sida:FILE,mode=replace to leave the routers out (auto: the best one for the model by bench "
+          "routing, else none)");
   AddFlag(app, "--batch-size", flags.batch_size,
           "sequences at once (default: as many as the budget allows, at most 64)")
       .InRange(1, kMaxBatchSize);

@@ -40,14 +40,16 @@ class HybridSchedule : public Schedule {
       : options_(options), moe_layers_(config.moe_layers()) {
     // A fixed mapping does not change, so nothing is fetched ahead.
     if (options.hybrid_rule == HybridRule::kFixed) options_.predictor = PredictorKind::kNone;
-    predictor_ = TraitsOf(options_.predictor)
-                     .make({.layers = moe_layers_,
-                            .num_experts = config.num_experts,
-                            .num_topk = config.num_topk,
-                            .max_paths = MaxCorrelationPaths(config, 1),
-                            .max_bytes = options.network == nullptr ? ScheduleBytes(config, 1)
-                                                                    : options.network_state_bytes,
-                            .network = options.network});
+    predictor_ =
+        TraitsOf(options_.predictor)
+            .make({.layers = moe_layers_,
+                   .num_experts = config.num_experts,
+                   .num_topk = config.num_topk,
+                   .max_paths = MaxCorrelationPaths(config, 1),
+                   .max_bytes = options.network == nullptr ? ScheduleBytes(config, 1) : options.network_state_bytes,
+                   .network = options.network,
+                   .makes_tables = options.replaces_routers,
+                   .renormalises_weights = config.router.renormalises});
   }
 
   absl::Status Run(Pass& pass) override {
@@ -130,7 +132,9 @@ class HybridSchedule : public Schedule {
 
   // Waits for the router's choices. Attention takes a while, so the link goes on fetching ahead meanwhile.
   absl::Status WaitForRoute(Pass& pass, RowRange rows, size_t place) {
-    const Event routed = pass.ffn().Route(rows, moe_layers_[place], /*brings_input=*/pass.host_experts() != nullptr);
+    const Event routed =
+        pass.ffn().Route(rows, moe_layers_[place], /*brings_input=*/pass.host_experts() != nullptr,
+                         options_.replaces_routers ? predictor_->TableOf(static_cast<int64_t>(place)) : ExpertTable());
     while (!pass.runtime().Done(routed)) {
       std::vector<Event> events = {routed};
       prefetch_.Issue(pass, events);
