@@ -31,8 +31,9 @@ inline std::string SidaFile(const SidaShape& shape,
       {"output.weight", {shape.num_layers, shape.num_experts, dim}},
       {"output.bias", {shape.num_layers, shape.num_experts}},
   };
-  std::string header = fmt::format(R"({{"__metadata__":{{"format":"penstock sida 1","window":"{}","fingerprint":"{}"}})",
-                                   shape.window, shape.fingerprint);
+  std::string header =
+      fmt::format(R"({{"__metadata__":{{"format":"penstock sida 1","window":"{}","fingerprint":"{}"}})", shape.window,
+                  shape.fingerprint);
   uint64_t end = 0;
   for (const auto& [name, dims] : tensors) {
     uint64_t size = 4;

@@ -54,9 +54,10 @@ def cases():
     def answers_as_without(box):
         content = network(fingerprint_of(box), parts())
         box.expect(predicting(box, content, code=0).stdout ==
-                   box.run(["generate", "--model", model_of(box), "--prompt=the a", "--raw", "--max-tokens=8", "--seed=1",
-                            "--schedule=on-demand"]).stdout, "another answer")
-        policy = box.file("policy.json", json.dumps({"predictor": f"sida:{box.file('n', content)}", "schedule": "hybrid"}))
+                   box.run(["generate", "--model", model_of(box), "--prompt=the a", "--raw", "--max-tokens=8",
+                            "--seed=1", "--schedule=on-demand"]).stdout, "another answer")
+        policy = box.file("policy.json",
+                          json.dumps({"predictor": f"sida:{box.file('n', content)}", "schedule": "hybrid"}))
         box.run(["generate", "--model", model_of(box), "--prompt=hi", "--raw", "--max-tokens=2", "--policy", policy])
     yield "P1", "a good network", answers_as_without
 

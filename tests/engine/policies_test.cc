@@ -90,13 +90,12 @@ class NetworkFile {
  public:
   explicit NetworkFile(const std::string& model_dir, bool is_of_model = true) {
     const DescribedModel model = DescribedModel::FromFolder(model_dir).value();
-    const SidaShape shape = {
-        .vocab_size = model.config().vocab_size,
-        .dim = 6,
-        .window = 5,
-        .num_layers = model.config().num_moe_layers(),
-        .num_experts = model.config().num_experts,
-        .fingerprint = is_of_model ? model.loaded()->fingerprint : std::string(32, '0')};
+    const SidaShape shape = {.vocab_size = model.config().vocab_size,
+                             .dim = 6,
+                             .window = 5,
+                             .num_layers = model.config().num_moe_layers(),
+                             .num_experts = model.config().num_experts,
+                             .fingerprint = is_of_model ? model.loaded()->fingerprint : std::string(32, '0')};
     EXPECT_TRUE(WriteFile(path_, RandomSidaFile(shape, 1)).ok());
   }
   ~NetworkFile() { std::filesystem::remove(path_); }

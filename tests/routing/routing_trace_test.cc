@@ -1,8 +1,8 @@
 // Proves that a trace is read back as it was written, from memory and from a file larger than the buffers. A file cut
 // at any byte gives the whole records before the cut and reports it. A file is refused, after the records before the
 // fault, if any bit is flipped, or a record is missing, repeated or moved. The same holds for a field beyond its bounds
-// behind right checksums. All this holds for traces with tokens (version 3) and without (version 2). An existing file is
-// never overwritten.
+// behind right checksums. All this holds for traces with tokens (version 3) and without (version 2). An existing file
+// is never overwritten.
 #include "penstock/routing/routing_trace.h"
 
 #include <algorithm>

@@ -129,7 +129,8 @@ TEST(SidaNetworkTest, RefusesWhatIsNoNetwork) {
   }
   EXPECT_THAT(SidaRefusal(WithSidaText(bytes, "0123456789abcdef", "0123456789ABCDEF")), HasSubstr("hexadecimal"));
   EXPECT_THAT(SidaRefusal(WithSidaText(bytes, "\"table\"", "\"Table\"")), HasSubstr("'table' is missing"));
-  EXPECT_THAT(SidaRefusal(WithSidaText(bytes, "[32,10]", "[320,1]")), HasSubstr("'lstm.0.input': expected shape [4, 1]"));
+  EXPECT_THAT(SidaRefusal(WithSidaText(bytes, "[32,10]", "[320,1]")),
+              HasSubstr("'lstm.0.input': expected shape [4, 1]"));
   EXPECT_THAT(SidaRefusal(WithSidaText(bytes, "[3,5,10]", "[5,3,10]")), HasSubstr("'output.bias': expected shape"));
 }
 

@@ -1,6 +1,6 @@
-// Proves in virtual time what naming the experts of a whole pass is worth to hybrid. With a network that is always right,
-// the disk reads for all layers while earlier ones are computed, and what it reads is used. Fetching for late layers
-// throws out no expert that an earlier layer wants. If the network is always wrong, little is lost.
+// Proves in virtual time what naming the experts of a whole pass is worth to hybrid. With a network that is always
+// right, the disk reads for all layers while earlier ones are computed, and what it reads is used. Fetching for late
+// layers throws out no expert that an earlier layer wants. If the network is always wrong, little is lost.
 #include <gmock/gmock.h>
 
 #include "penstock/simulate/pass_simulator.h"
@@ -106,7 +106,7 @@ TEST(SidaSchedule, FetchesWhatAllLayersWillNeed) {
     const SidaOutcome sida = SimulateTokens(PredictorKind::kSida, num_slots);
     EXPECT_EQ(none.counters.prefetched, 0);
     EXPECT_GT(sida.counters.prefetched, 0);
-    // What was fetched stayed until it was used, but for what the last step may leave.
+    // Fetched experts stayed until they were used, but for those that the last step may leave.
     EXPECT_GE(sida.counters.prefetch_used, sida.counters.prefetched - kNumTopk);
     EXPECT_GT(sida.counters.hits, none.counters.hits + oracle.counters.prefetched / 2);
     EXPECT_LT(1.1 * sida.seconds, none.seconds);

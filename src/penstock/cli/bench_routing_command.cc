@@ -82,8 +82,8 @@ struct Room {
       return pair.is_measured() && pair.eviction != Eviction::kStatic;
     });
     const auto min = [&](const Pair* a, const Pair& b) {
-      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && !TraitsOf(b.predictor).needs_network && b.eviction != Eviction::kStatic &&
-                           b.is_measured() == has_measured;
+      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && !TraitsOf(b.predictor).needs_network &&
+                           b.eviction != Eviction::kStatic && b.is_measured() == has_measured;
       return !can_run || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
     };
     const Pair* best = nullptr;
@@ -115,8 +115,7 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(facts_, ReadTraceFacts(trace_path_, model_.config(), *whole.layouts));
     if (facts_.num_steps == 0) return InputError("{}: this trace has no complete step", Printable(trace_path_));
     PENSTOCK_RETURN_IF_ERROR(CheckReplays(whole.policy.schedule, facts_.header, trace_path_));
-    PENSTOCK_ASSIGN_OR_RETURN(named_,
-                              CountNamedExperts(trace_path_, model_.config(), whole.policy.schedule.network));
+    PENSTOCK_ASSIGN_OR_RETURN(named_, CountNamedExperts(trace_path_, model_.config(), whole.policy.schedule.network));
     PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, TableOfChoices(trace_path_, model_.config()));
     PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
     PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
@@ -384,9 +383,8 @@ class RoutingBench {
       return list;
     };
     for (const NamedExperts& named : named_) {
-      all.push_back(json::object{{"predictor", named.predictor},
-                                 {"before_step", shares(named.before_step)},
-                                 {"ahead", shares(named.ahead)}});
+      all.push_back(json::object{
+          {"predictor", named.predictor}, {"before_step", shares(named.before_step)}, {"ahead", shares(named.ahead)}});
     }
     return all;
   }

@@ -27,8 +27,8 @@ void CountAmongLikeliest(std::span<const float> expected, std::span<const int32_
   std::stable_sort(likeliest.begin(), likeliest.end(), [&](int32_t a, int32_t b) { return expected[a] > expected[b]; });
   likeliest.resize(chosen.size());
   for (const int32_t expert_idx : chosen) {
-    const bool is_named = expected[expert_idx] > 0 &&
-                          std::find(likeliest.begin(), likeliest.end(), expert_idx) != likeliest.end();
+    const bool is_named =
+        expected[expert_idx] > 0 && std::find(likeliest.begin(), likeliest.end(), expert_idx) != likeliest.end();
     count.num_named += is_named ? 1 : 0;
   }
   count.num_chosen += std::ssize(chosen);
@@ -56,8 +56,7 @@ void ReplayStep(TraceRouting& trace, const std::vector<int64_t>& layers, Studied
   const auto num_rows = std::ssize(trace.positions());
   if (!trace.token_ids().empty()) {
     const std::vector<int64_t> positions(trace.positions().begin(), trace.positions().end());
-    predictor.BeginPass(
-        {.sequence_ids = trace.sequence_ids(), .positions = positions, .token_ids = trace.token_ids()});
+    predictor.BeginPass({.sequence_ids = trace.sequence_ids(), .positions = positions, .token_ids = trace.token_ids()});
   }
   for (size_t place = 0; counts && place < studied.named.before_step.size(); ++place) {
     const std::span<const float> expected = predictor.ExpectedRows(static_cast<int64_t>(place) + 1);
@@ -72,7 +71,8 @@ void ReplayStep(TraceRouting& trace, const std::vector<int64_t>& layers, Studied
                        .scores = trace.Scores(layer_idx, 0, num_rows),
                        .routing = &trace});
     const int64_t distance = std::min(predictor.distance(), kMaxAhead);
-    for (int64_t ahead = 1; counts && ahead <= distance && place + static_cast<size_t>(ahead) < layers.size(); ++ahead) {
+    for (int64_t ahead = 1; counts && ahead <= distance && place + static_cast<size_t>(ahead) < layers.size();
+         ++ahead) {
       const std::span<const float> expected = predictor.ExpectedRows(ahead);
       if (expected.empty()) continue;
       CountAmongLikeliest(expected, DistinctChoices(trace, layers[place + static_cast<size_t>(ahead)]),

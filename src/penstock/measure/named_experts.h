@@ -23,7 +23,7 @@ struct NamedExperts {
     double share() const { return static_cast<double>(num_named) / static_cast<double>(num_chosen); }
   };
   std::string_view predictor;
-  std::vector<Count> before_step;       // [num_layers]: named before the step began; empty if the predictor names none
+  std::vector<Count> before_step;      // [num_layers]: named before the step began; empty if the predictor names none
   std::array<Count, kMaxAhead> ahead;  // by ahead - 1: named that many layers ahead, within the step
 
   Count all_before_step() const;

@@ -64,8 +64,8 @@ class ExpertPredictor {
   virtual void Observe(const RoutedLayer& layer) = 0;
   // Returns [num_experts]: for each expert of a later layer, the number of rows that will probably choose it. The rows
   // are those of the layer observed last. The later layer is the `ahead`-th layer with experts after it (1 to
-  // distance()). After BeginPass(), the first layer with experts is 1 ahead. After the last layer the count continues in the next pass with the same rows. Empty when the predictor
-  // knows nothing. Valid until the next call.
+  // distance()). After BeginPass(), the first layer with experts is 1 ahead. After the last layer the count continues
+  // in the next pass with the same rows. Empty when the predictor knows nothing. Valid until the next call.
   virtual std::span<const float> ExpectedRows(int64_t ahead) = 0;
 };
 

@@ -47,9 +47,9 @@ struct RoutingTraceHeader {
   int64_t num_layers = 0;  // number of layers with experts
   int64_t num_experts = 0;
   int64_t num_topk = 0;
-  int64_t num_ranked = 0;  // experts of each row with recorded scores, at most num_experts; 0: not recorded
-  int64_t num_ahead = 0;   // later layers whose gates were tried, 0 to kMaxAhead
-  int64_t vocab_size = 0;  // token ids are below it; 0: tokens are not recorded
+  int64_t num_ranked = 0;        // experts of each row with recorded scores, at most num_experts; 0: not recorded
+  int64_t num_ahead = 0;         // later layers whose gates were tried, 0 to kMaxAhead
+  int64_t vocab_size = 0;        // token ids are below it; 0: tokens are not recorded
   std::string fingerprint = {};  // of the model, with tokens; otherwise empty
 
   bool has_tokens() const { return vocab_size > 0; }
@@ -83,8 +83,7 @@ struct RoutingTraceRecord {
 
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
   RoutingTraceRows View() const {
-    return {step_idx,   layer_idx,     sequence_ids, positions, topk_idx,
-            ranked_idx, ranked_scores, ahead_idx,    token_ids};
+    return {step_idx, layer_idx, sequence_ids, positions, topk_idx, ranked_idx, ranked_scores, ahead_idx, token_ids};
   }
 };
 

@@ -6,9 +6,9 @@
 // layer, and how often the replaced experts were chosen in theirs. As long as the replaced experts are missed more
 // often, only a few are fetched, to see whether that has changed.
 //
-// If the experts of all later layers are known, they are named in the order in which the layers need them. Named experts
-// that are present are then held, like those that were fetched. So a fetch for a late layer replaces no expert that an
-// earlier layer will probably want.
+// If the experts of all later layers are known, they are named in the order in which the layers need them. Named
+// experts that are present are then held, like those that were fetched. So a fetch for a late layer replaces no expert
+// that an earlier layer will probably want.
 #pragma once
 
 #include <cstdint>

@@ -40,14 +40,14 @@ class HybridSchedule : public Schedule {
       : options_(options), moe_layers_(config.moe_layers()) {
     // A fixed mapping does not change, so nothing is fetched ahead.
     if (options.hybrid_rule == HybridRule::kFixed) options_.predictor = PredictorKind::kNone;
-    predictor_ = TraitsOf(options_.predictor)
-                     .make({.layers = moe_layers_,
-                            .num_experts = config.num_experts,
-                            .num_topk = config.num_topk,
-                            .max_paths = MaxCorrelationPaths(config, 1),
-                            .max_bytes = options.network == nullptr ? ScheduleBytes(config, 1)
-                                                                    : options.network_state_bytes,
-                            .network = options.network});
+    predictor_ =
+        TraitsOf(options_.predictor)
+            .make({.layers = moe_layers_,
+                   .num_experts = config.num_experts,
+                   .num_topk = config.num_topk,
+                   .max_paths = MaxCorrelationPaths(config, 1),
+                   .max_bytes = options.network == nullptr ? ScheduleBytes(config, 1) : options.network_state_bytes,
+                   .network = options.network});
   }
 
   absl::Status Run(Pass& pass) override {
