@@ -2,9 +2,9 @@
 // its header, and the same when it is written again.
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 

@@ -54,9 +54,10 @@ def cases():
     def answers_as_without(box):
         content = network(fingerprint_of(box), parts())
         box.expect(predicting(box, content, code=0).stdout ==
-                   box.run(["generate", "--model", model_of(box), "--prompt=the a", "--raw", "--max-tokens=8", "--seed=1",
-                            "--schedule=on-demand"]).stdout, "another answer")
-        policy = box.file("policy.json", json.dumps({"predictor": f"sida:{box.file('n', content)}", "schedule": "hybrid"}))
+                   box.run(["generate", "--model", model_of(box), "--prompt=the a", "--raw", "--max-tokens=8",
+                            "--seed=1", "--schedule=on-demand"]).stdout, "another answer")
+        policy = box.file("policy.json",
+                          json.dumps({"predictor": f"sida:{box.file('n', content)}", "schedule": "hybrid"}))
         box.run(["generate", "--model", model_of(box), "--prompt=hi", "--raw", "--max-tokens=2", "--policy", policy])
     yield "P1", "a good network", answers_as_without
 
@@ -73,7 +74,8 @@ def cases():
             tensors[name] = (dtype, shape, content[:-4] + struct.pack("<f", value))
         return change
     for value in (float("nan"), float("inf"), 1e30):
-        yield "P1", f"a weight of {value}", spoilt(set_last("lstm.1.hidden", value), "'lstm.1.hidden': expected values within")
+        yield "P1", f"a weight of {value}", spoilt(set_last("lstm.1.hidden", value),
+                                                   "'lstm.1.hidden': expected values within")
     yield "P1", "no table", spoilt(lambda t: t.pop("table"), "tensor 'table' is missing")
     yield "P1", "f16", spoilt(lambda t: t.update(table=("F16", [600, DIM], t["table"][2])), "expected F32, found")
     yield "P1", "a bias too long", spoilt(lambda t: t.update({"lstm.0.bias": ("F32", [13], bytes(52))}),

@@ -4,6 +4,7 @@
 #include "penstock/routing/sida_predictor.h"
 
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -46,7 +47,7 @@ class SidaPredictorTest : public testing::Test {
     predictor.BeginPass({.sequence_ids = ids, .positions = positions, .token_ids = tokens});
   }
 
-  // What the predictor expects of each layer, before the first one.
+  // Returns the expectations for each layer, before the first one.
   static std::vector<std::vector<float>> AllOf(ExpertPredictor& predictor) {
     std::vector<std::vector<float>> all;
     for (int64_t ahead = 1; ahead <= predictor.distance(); ++ahead) {
@@ -56,7 +57,7 @@ class SidaPredictorTest : public testing::Test {
     return all;
   }
 
-  // What a new predictor expects of the last of these tokens of one sequence.
+  // Returns those of a new predictor for the last of these tokens of one sequence.
   std::vector<std::vector<float>> Alone(const std::vector<TokenId>& tokens) {
     const auto predictor = MakePredictor();
     for (size_t pos = 0; pos < tokens.size(); ++pos) {
@@ -111,6 +112,26 @@ TEST_F(SidaPredictorTest, SequencesGoOnInWhateverPassesTheirTokensCome) {
   EXPECT_EQ(AllOf(*chunks), Alone({3, 4, 5, 6}));
   Begin(*chunks, {{2, 2, 10}});
   EXPECT_EQ(AllOf(*chunks), Alone({8, 9, 10}));
+}
+
+TEST_F(SidaPredictorTest, SomeRowsOfALongPromptStandForAll) {
+  std::vector<TokenRow> rows;
+  std::vector<TokenId> tokens;
+  for (int64_t pos = 0; pos < 70; ++pos) {
+    tokens.push_back(static_cast<TokenId>(pos * pos % 31));
+    rows.push_back({1, pos, tokens.back()});
+  }
+  const auto predictor = MakePredictor();
+  Begin(*predictor, rows);
+  for (const std::vector<float>& layer : AllOf(*predictor)) {
+    const float sum = std::accumulate(layer.begin(), layer.end(), 0.0f);
+    EXPECT_GT(sum, 70);
+    EXPECT_LE(sum, 2 * 70 + 1e-3);
+  }
+  // The sequence goes on as if all rows had been asked.
+  Begin(*predictor, {{1, 70, 5}});
+  tokens.push_back(5);
+  EXPECT_EQ(AllOf(*predictor), Alone(tokens));
 }
 
 TEST_F(SidaPredictorTest, AGapOrAStepBackBeginsASequenceAnew) {

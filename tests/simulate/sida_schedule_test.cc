@@ -106,7 +106,7 @@ TEST(SidaSchedule, FetchesWhatAllLayersWillNeed) {
     const SidaOutcome sida = SimulateTokens(PredictorKind::kSida, num_slots);
     EXPECT_EQ(none.counters.prefetched, 0);
     EXPECT_GT(sida.counters.prefetched, 0);
-    // What was fetched stayed until it was used, but for what the last step may leave.
+    // Fetched experts stayed until they were used, but for those that the last step may leave.
     EXPECT_GE(sida.counters.prefetch_used, sida.counters.prefetched - kNumTopk);
     EXPECT_GT(sida.counters.hits, none.counters.hits + oracle.counters.prefetched / 2);
     EXPECT_LT(1.1 * sida.seconds, none.seconds);

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from model import FORMAT, Config, Sida
+from routing_trace import read_trace
 from safetensors import safe_open
 from safetensors.torch import save_file
-from routing_trace import read_trace
 
 EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "backbone.embedding.weight", "shared.weight")
 

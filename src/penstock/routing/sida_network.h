@@ -50,7 +50,7 @@ void SparseMax(std::span<const float> scores, std::span<float> scratch, std::spa
 
 class SidaNetwork {
  public:
-  // What the network remembers of a sequence.
+  // The network's memory of a sequence.
   struct State {
     std::vector<float> cells;    // [2, dim]
     std::vector<float> outputs;  // [2, dim]: h1 and h2 of the last token

@@ -10,6 +10,10 @@
 namespace penstock {
 namespace {
 
+// Maximum number of a sequence's rows in a pass that get logits; they stand for all. A prompt wants nearly all experts
+// anyway, and for a model with many experts the logits are most of a step's time.
+constexpr size_t kMaxAskedRows = 32;
+
 // Keeps the state of each sequence from pass to pass. If memory is full, the sequence that was absent longest is
 // forgotten. A sequence for which there is no room begins anew in each pass, like one whose last row is not followed by
 // the next position (it was skipped, because another sequence has computed it, or comes again).
@@ -47,13 +51,18 @@ class SidaPredictor : public ExpertPredictor {
     for (size_t row = 0; row < num_rows;) {
       Sequence& sequence = SequenceOf(pass.sequence_ids[row]);
       if (sequence.next_pos != pass.positions[row]) sequence.state = network_->NewState();
-      const uint32_t sequence_id = pass.sequence_ids[row];
-      for (; row < num_rows && pass.sequence_ids[row] == sequence_id; ++row) {
-        network_->Step(pass.token_ids[row], sequence.state, scratch_, logits_);
-        sequence.next_pos = pass.positions[row] + 1;
-        Expect();
+      const size_t begin = row;
+      size_t end = begin + 1;
+      while (end < num_rows && pass.sequence_ids[end] == pass.sequence_ids[begin]) ++end;
+      const size_t stride = args_.makes_tables ? 1 : (end - begin + kMaxAskedRows - 1) / kMaxAskedRows;
+      const size_t num_asked = (end - begin + stride - 1) / stride;
+      for (; row < end; ++row) {
+        const bool is_asked = (row - begin) % stride == 0;
+        network_->Step(pass.token_ids[row], sequence.state, scratch_, is_asked ? logits_ : std::span<float>());
+        if (is_asked) Expect(static_cast<float>(end - begin) / static_cast<float>(num_asked));
         if (args_.makes_tables) Choose(static_cast<int64_t>(row));
       }
+      sequence.next_pos = pass.positions[end - 1] + 1;
     }
   }
 
@@ -119,8 +128,9 @@ class SidaPredictor : public ExpertPredictor {
     }
   }
 
-  // Adds how probably the last row chooses each expert: k times its share of the router's probabilities, at most 1.
-  void Expect() {
+  // Adds how probably the last row chooses each expert: k times its share of the router's probabilities, at most 1. The
+  // row stands for `num_rows`.
+  void Expect(float num_rows) {
     const size_t num_experts = args_.num_experts;
     for (size_t begin = 0; begin < logits_.size(); begin += num_experts) {
       const std::span<float> logits = std::span(logits_).subspan(begin, num_experts);
@@ -129,7 +139,7 @@ class SidaPredictor : public ExpertPredictor {
       for (float& logit : logits) sum += logit = std::exp(logit - max);
       if (args_.makes_tables) continue;  // Choose() knows
       const float scale = static_cast<float>(args_.num_topk) / sum;
-      for (size_t i = 0; i < num_experts; ++i) expected_[begin + i] += std::min(1.0f, scale * logits[i]);
+      for (size_t i = 0; i < num_experts; ++i) expected_[begin + i] += num_rows * std::min(1.0f, scale * logits[i]);
     }
   }
 
