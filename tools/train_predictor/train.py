@@ -66,19 +66,22 @@ def losses(logits, chosen, ranked, scores, is_token):
 
 @torch.no_grad()
 def hit_rates(model, data, embeddings, batch_size):
-    """-> shares for each layer: the likeliest expert was chosen (top-1), chosen experts among the k likeliest (top-k)."""
+    """-> shares for each layer: the likeliest expert was chosen (top-1); chosen experts among the k likeliest (top-k),
+    and among the 3 k likeliest (SiDA's top-3 if k = 1)."""
     model.eval()
     num_topk = data.pieces[0][1].shape[-1]
-    first, all_, count = (torch.zeros(model.config.num_layers) for _ in range(3))
+    num_wide = min(3 * num_topk, model.config.num_experts)
+    first, all_, wide, count = (torch.zeros(model.config.num_layers) for _ in range(4))
     for at in range(0, len(data.pieces), batch_size):
         tokens, chosen, _, _, is_token = data.batch(range(at, min(at + batch_size, len(data.pieces))))
-        named = model(embeddings[tokens]).topk(num_topk, dim=-1).indices
+        named = model(embeddings[tokens]).topk(num_wide, dim=-1).indices
         hits = (named.unsqueeze(-1) == chosen.unsqueeze(-2)).any(-1).float()[is_token]
         first += hits[..., 0].sum(0)
-        all_ += hits.mean(-1).sum(0)
+        all_ += hits[..., :num_topk].sum(-1).sum(0) / num_topk
+        wide += hits.sum(-1).sum(0) / num_topk
         count += (chosen[..., 0] >= 0)[is_token].sum(0)
     model.train()
-    return (first / count.clamp(min=1)).tolist(), (all_ / count.clamp(min=1)).tolist()
+    return tuple((hits / count.clamp(min=1)).tolist() for hits in (first, all_, wide))
 
 
 def save(path, state):
@@ -180,20 +183,22 @@ def main():
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             adam.step()
             sums += [ce.item(), tkd.item()]
-        first, all_ = hit_rates(model, held, embeddings * scale, args.batch)
+        first, all_, wide = hit_rates(model, held, embeddings * scale, args.batch)
         top_k = float(np.mean(all_))
         if top_k > best["top_k"]:
             best = {"top_k": top_k, "model": {name: value.clone() for name, value in model.state_dict().items()}}
         log.write(json.dumps({"epoch": epoch + 1, "ce": round(sums[0] / steps_a_epoch, 4),
                               "tkd": round(sums[1] / steps_a_epoch, 4), "top_1": [round(x, 4) for x in first],
-                              "top_k": [round(x, 4) for x in all_], "seconds": round(time.monotonic() - start, 1)}) + "\n")
+                              "top_k": [round(x, 4) for x in all_], "top_3k": [round(x, 4) for x in wide], "seconds": round(time.monotonic() - start, 1)}) + "\n")
         save(path, {"model": model.state_dict(), "adam": adam.state_dict(), "epoch": epoch + 1, "best": best})
     model.load_state_dict(best["model"])
-    first, all_ = hit_rates(model, held, embeddings * scale, args.batch)
+    first, all_, wide = hit_rates(model, held, embeddings * scale, args.batch)
+    num_topk = header.num_topk
     for layer in range(config.num_layers):
-        print(f"layer {layer}: top-1 {100 * first[layer]:.1f}%, top-{header.num_topk} {100 * all_[layer]:.1f}%")
-    print(f"all layers: top-1 {100 * np.mean(first):.1f}%, top-{header.num_topk} {100 * np.mean(all_):.1f}%, "
-          f"by chance {100 * header.num_topk / header.num_experts:.1f}%")
+        print(f"layer {layer}: top-1 {100 * first[layer]:.1f}%, top-{num_topk} {100 * all_[layer]:.1f}%, "
+              f"among the {3 * num_topk} likeliest {100 * wide[layer]:.1f}%")
+    print(f"all layers: top-1 {100 * np.mean(first):.1f}%, top-{num_topk} {100 * np.mean(all_):.1f}%, among the "
+          f"{3 * num_topk} likeliest {100 * np.mean(wide):.1f}%; by chance {100 * num_topk / header.num_experts:.1f}%")
     export(args.out / "predictor.safetensors", model, embeddings * scale, args.fingerprint or header.fingerprint)
 
 
