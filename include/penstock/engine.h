@@ -154,8 +154,8 @@ struct EngineOptions {
   std::string trace_path = {};       // Chrome trace JSON of every task (opens in Perfetto)
   std::string trace_html_path = {};  // a page that shows the last tasks
   std::string routing_path = {};     // the experts that each row chose, for simulations; must not exist yet
-  // Also records the router's scores of the experts, and the choices that the gates of the next layers would have made.
-  // Comparisons of evictions and predictors need them.
+  // Also records the tokens, the router's scores of the experts, and the choices that the gates of the next layers
+  // would have made. Comparisons of evictions and predictors need them, and so does training a predictor.
   bool routing_scores = false;
   std::string correlation_path = {};  // klotski's correlation table at the end of the run
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.

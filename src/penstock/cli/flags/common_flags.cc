@@ -122,7 +122,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required) {
   AddFlag(app, "--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
       .TypeName("FILE");
   AddFlag(app, "--record-scores", engine.routing_scores,
-          "with --record-routing: also write the router's scores, which bench routing needs");
+          "with --record-routing: also write the tokens and the router's scores, which bench routing needs");
   AddFlag(app, "--record-correlation", engine.correlation_path,
           "write the correlation table that klotski predicts from, for later runs (policy: correlation_table)")
       .TypeName("FILE");
