@@ -40,7 +40,6 @@ class Labelled:
 
     def __init__(self, path, device):
         arrays = np.load(path)
-        self.names = sorted({name.split(".")[0] for name in arrays.files})
         self.arrays = {name: torch.from_numpy(arrays[name].astype(np.int32)).to(device) for name in arrays.files}
 
     def batch(self, task, rows, generator):
@@ -78,21 +77,16 @@ def choice_scores(model, inputs, choices):
 
 
 class Pretraining:
-    """Windows of plain text with spans removed, and now and then a batch of the pretext tasks."""
+    """Windows of plain text with spans removed."""
 
     def __init__(self, folder, vocab, args, device):
         tokens = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int32)).to(device)
         held = min(400_000, len(tokens) // 20)
         self.tokens, self.held = tokens[:-held], tokens[-held:]
-        self.pretext = Labelled(folder / "pretext.npz", device)
         self.vocab, self.window, self.rows, self.device = vocab, args.window, args.batch, device
-        self.share = args.pretext_share
 
-    def batch(self, generator, draw):
-        """`draw`, a random.Random, chooses the kind of batch."""
-        if draw.random() < self.share:
-            name = draw.choice(self.pretext.names)
-            return name, *self.pretext.batch(name, self.rows, generator)
+    def batch(self, generator, *_):
+        """-> name of the kind of batch, inputs (B, S), targets (B, T)"""
         starts = torch.randint(len(self.tokens) - self.window, (self.rows, 1), generator=generator, device=self.device)
         windows = self.tokens[starts + torch.arange(self.window, device=self.device)].long()
         return "spans", *corrupt(windows, self.vocab, generator)
@@ -112,11 +106,17 @@ class Finetuning:
 
     def __init__(self, path, args, device):
         self.tasks = Labelled(path, device)
-        self.shares, self.rows = dict(zip(args.tasks, args.shares, strict=True)), args.batch
-        self.dev_lines = args.dev_lines
+        self.shares = dict(zip(args.tasks, args.shares, strict=True))
+        self.stars, self.rows, self.dev_lines = args.stars, args.batch, args.dev_lines
 
-    def batch(self, generator, draw):
+    def batch(self, generator, draw, share):
+        """`draw`, a random.Random, chooses the task -> its name, inputs (B, S), targets (B, T)
+
+        While the stage's elapsed `share` is small, tasks with a twin NAME_stars take its labels.
+        """
         name = draw.choices(list(self.shares), list(self.shares.values()))[0]
+        if share < self.stars and f"{name}_stars.choices" in self.tasks.arrays:
+            name += "_stars"
         return name, *self.tasks.batch(name, self.rows, generator)
 
     def measure(self, model, _):

@@ -21,8 +21,10 @@ class Usage:
         self.real, self.counts, self.dropped = None, {}, {}
         for name, module in model.named_modules():
             if name.endswith(".router"):
-                module.register_forward_hook(lambda _, __, out, name=name.removesuffix(".layer.1.mlp.router")
-                                             .removesuffix(".layer.2.mlp.router"): self.count(name, out))
+                module.register_forward_hook(self.hook(".".join(name.split(".")[:3])))
+
+    def hook(self, name):
+        return lambda module, given, out: self.count(name, out)
 
     def count(self, name, out):
         """out: one-hot choices without the dropped ones (B, T, E), probabilities, logits (B, T, E)"""

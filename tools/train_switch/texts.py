@@ -3,7 +3,6 @@
 Output folder:
   tokenizer.json, tokenizer_config.json  Unigram pieces and T5's sentinels; ids: <pad> 0, </s> 1, <unk> 2
   tokens.npy                             uint16, chapters one after another, each ends with </s>
-  pretext.npz                            examples of the two pretext tasks, as written by pack.py
   texts.json                             counts and the list of books
 
 A third of the chapters is lower-cased and has spaces around its punctuation, as the sentences of SST-2 have.
@@ -17,8 +16,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-from pack import pack
-from pretext import examples
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 SENTINELS = 100
@@ -62,7 +59,9 @@ def train_tokenizer(texts, size):
         vocab_size=size - SENTINELS, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False,
         initial_alphabet=ALPHABET))
     pieces = [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
-    assert [piece for piece, _ in pieces[:3]] == SPECIAL and len(pieces) == size - SENTINELS
+    assert [piece for piece, _ in pieces[:3]] == SPECIAL
+    if len(pieces) != size - SENTINELS:
+        raise SystemExit(f"the texts give {len(pieces)} pieces, --vocab {size} needs {size - SENTINELS}: add texts")
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(SENTINELS))]
     tokenizer = wrap(pieces + [(name, 0.0) for name in sentinels])
     tokenizer.add_special_tokens(SPECIAL + sentinels)
@@ -102,9 +101,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vocab", type=int, default=8192)
     parser.add_argument("--max-bytes", type=int, default=45_000_000, help="no more books after this many characters")
-    parser.add_argument("--max-length", type=int, default=256, help="tokens of a pretext example")
-    parser.add_argument("--cloze", type=int, default=40_000, help="examples of the pretext task cloze")
-    parser.add_argument("--pairs", type=int, default=40_000, help="examples of the pretext task pair")
+    parser.add_argument("--max-length", type=int, default=256, help="model_max_length of the tokenizer")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -121,15 +118,10 @@ def main():
     tokens = np.concatenate(pieces)
     np.save(args.out / "tokens.npy", tokens)
 
-    made = examples(chapters, args.cloze, args.pairs, rng)
-    pack(args.out / "pretext.npz", tokenizer, {name: {"train": lines} for name, lines in made.items()}, args.max_length)
     info = {"tokens": len(tokens), "unknown": int((tokens == 2).sum()), "characters": sum(map(len, texts)),
-            "pretext": {name: len(lines) for name, lines in made.items()}, "books": titles}
+            "books": titles}
     (args.out / "texts.json").write_text(json.dumps(info, indent=1) + "\n")
     print(json.dumps({key: value for key, value in info.items() if key != "books"}))
-    for lines in made.values():
-        for line in lines[:3]:
-            print(line)
 
 
 if __name__ == "__main__":

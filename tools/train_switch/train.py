@@ -122,7 +122,8 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * factor
         self.generator.manual_seed(a.seed * 1_000_003 + self.step)
-        name, inputs, targets = self.data.batch(self.generator, random.Random(a.seed * 1_000_003 + self.step))
+        name, inputs, targets = self.data.batch(self.generator, random.Random(a.seed * 1_000_003 + self.step),
+                                                share)
         with self.precision():
             logits, routings = self.model(inputs, targets)
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=0)
@@ -184,9 +185,9 @@ def arguments():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     parser.add_argument("--batch", type=int, default=128, help="sequences of a step")
     parser.add_argument("--window", type=int, default=248, help="tokens of plain text of a sequence")
-    parser.add_argument("--pretext-share", type=float, default=0.2)
     parser.add_argument("--tasks", nargs="+", default=["sst2", "mrpc", "multirc"])
     parser.add_argument("--shares", nargs="+", type=float, default=[0.4, 0.15, 0.45], help="of the batches, one a task")
+    parser.add_argument("--stars", type=float, default=0.3, help="share of fine-tuning with the labels that count stars")
     parser.add_argument("--dev-lines", type=int, default=800, help="of each task, to measure fine-tuning with")
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--decay", type=float, default=0.05)
