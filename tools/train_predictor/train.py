@@ -189,7 +189,8 @@ def main():
             best = {"top_k": top_k, "model": {name: value.clone() for name, value in model.state_dict().items()}}
         log.write(json.dumps({"epoch": epoch + 1, "ce": round(sums[0] / steps_a_epoch, 4),
                               "tkd": round(sums[1] / steps_a_epoch, 4), "top_1": [round(x, 4) for x in first],
-                              "top_k": [round(x, 4) for x in all_], "top_3k": [round(x, 4) for x in wide], "seconds": round(time.monotonic() - start, 1)}) + "\n")
+                              "top_k": [round(x, 4) for x in all_], "top_3k": [round(x, 4) for x in wide],
+                              "seconds": round(time.monotonic() - start, 1)}) + "\n")
         save(path, {"model": model.state_dict(), "adam": adam.state_dict(), "epoch": epoch + 1, "best": best})
     model.load_state_dict(best["model"])
     first, all_, wide = hit_rates(model, held, embeddings * scale, args.batch)

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
@@ -86,6 +87,36 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
   return EndOtherRank(status);
 }
 
+// Returns what answers depend on besides the model and the input. A resumed job must have the same.
+absl::StatusOr<decltype(JobOptions::engine_settings)> SettingsOf(const RunFlags& flags, const EngineOptions& options,
+                                                                 const MpiRanks& ranks) {
+  decltype(JobOptions::engine_settings) settings = {
+      {"dtype", flags.model.dtype},
+      {"activations", std::string(ChoiceName(options.activations, ActivationFormats()))},
+      {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))},
+      {"context_length", std::to_string(options.context_length)}};
+  if (options.comm_dtype.value_or(CommFormat::kF32) != CommFormat::kF32) {
+    settings.emplace_back("comm_dtype", ChoiceName(options.comm_dtype, CommFormats()));
+  }
+  if (ranks.communicator != nullptr && options.policy.expert_parallel == ExpertParallel::kCut) {
+    settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
+  }
+  if (options.policy.predictor_replaces_routers) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string network, ReadFile(options.policy.predictor_path, kMaxSidaBytes));
+    settings.emplace_back("routers_replaced_by", fmt::format("{:016x}", XXH3_64bits(network.data(), network.size())));
+  }
+  if (flags.job.task != JobTask::kAnswer) settings.emplace_back("task", flags.task);
+  if (options.attention_window > 0) {
+    settings.emplace_back("attention_window", std::to_string(options.attention_window));
+    settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));
+  }
+  if (flags.job.system.has_value()) {
+    if (!IsUtf8(*flags.job.system)) return UsageError("--system: the text is not UTF-8");
+    settings.emplace_back("system", *flags.job.system);
+  }
+  return settings;
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunCommand(RunFlags flags) {
@@ -110,28 +141,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (ranks.communicator != nullptr) ShareMachine(ranks, options);
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
-  flags.job.engine_settings = {{"dtype", flags.model.dtype},
-                               {"activations", std::string(ChoiceName(options.activations, ActivationFormats()))},
-                               {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))},
-                               {"context_length", std::to_string(options.context_length)}};
-  if (options.comm_dtype.value_or(CommFormat::kF32) != CommFormat::kF32) {
-    flags.job.engine_settings.emplace_back("comm_dtype", ChoiceName(options.comm_dtype, CommFormats()));
-  }
-  if (ranks.communicator != nullptr && options.policy.expert_parallel == ExpertParallel::kCut) {
-    flags.job.engine_settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
-  }
-  if (options.policy.predictor_replaces_routers) {
-    flags.job.engine_settings.emplace_back("routers_replaced_by", options.policy.predictor_path);
-  }
-  if (flags.job.task != JobTask::kAnswer) flags.job.engine_settings.emplace_back("task", flags.task);
-  if (options.attention_window > 0) {
-    flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
-    flags.job.engine_settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));
-  }
-  if (flags.job.system.has_value()) {
-    if (!IsUtf8(*flags.job.system)) return UsageError("--system: the text is not UTF-8");
-    flags.job.engine_settings.emplace_back("system", *flags.job.system);
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(flags.job.engine_settings, SettingsOf(flags, options, ranks));
   flags.job.other_files = {{"--trace", options.trace_path},
                            {"--trace-html", options.trace_html_path},
                            {"--record-routing", options.routing_path},

@@ -92,6 +92,21 @@ absl::Status LoadNetwork(const Policy& policy, const SidaShape& shape, ChosenPol
   return absl::OkStatus();
 }
 
+// Refuses what a network that replaces routers cannot do yet.
+absl::Status CheckReplacesRouters(const ScheduleOptions& schedule, const std::string& device, const EngineModel& model,
+                                  const EngineRoom& room, const RankSplit& ranks) {
+  if (!schedule.replaces_routers) return absl::OkStatus();
+  if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
+    return UsageError("--device {}: predictor sida with mode=replace runs on CPUs and emulated devices only, so far",
+                      device);
+  }
+  if (ranks.num_ranks > 1) return UsageError("predictor sida with mode=replace runs on one rank only, so far");
+  if (model.config.router.scoring != RouterRule::Scoring::kSoftmax || model.config.router.scale != 1) {
+    return UsageError("predictor sida: mode=replace: only routers that are a plain softmax can be replaced");
+  }
+  return absl::OkStatus();
+}
+
 // Completes this engine's share of the model with the division that the options ask for, except for the placement.
 absl::StatusOr<RankSplit> DivideModel(const Policy& policy, const EngineModel& model, RankSplit ranks) {
   if (ranks.num_ranks > 1 && model.config.encoder.is_on()) {
@@ -225,11 +240,8 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.num_workers = room.num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
-  if (model.config.encoder.is_on()) {
-    // A prompt goes through the encoder at once, so a smaller chunk is of no use.
-    inputs.min_chunk = inputs.context_length;
-    if (inputs.prefill_chunk > 0) inputs.prefill_chunk = std::max(inputs.prefill_chunk, inputs.min_chunk);
-  }
+  // A prompt goes through an encoder at once.
+  if (model.config.encoder.is_on()) inputs.min_chunk = inputs.context_length;
   inputs.planned_positions = options.planned_positions;
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SidaShape> network, ReadNetworkShape(options.policy, model));
@@ -244,16 +256,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   if (ranks.num_ranks > 1 && room.device.has_value() && (schedule.attends_on_host || schedule.host_computes_experts)) {
     return UsageError("schedule {} with a device runs on one rank only", schedule.name);
   }
-  if (policy.schedule.replaces_routers) {
-    if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
-      return UsageError("--device {}: predictor sida with mode=replace runs on CPUs and emulated devices only, so far",
-                        options.device);
-    }
-    if (ranks.num_ranks > 1) return UsageError("predictor sida with mode=replace runs on one rank only, so far");
-    if (model.config.router.scoring != RouterRule::Scoring::kSoftmax || model.config.router.scale != 1) {
-      return UsageError("predictor sida: mode=replace: only routers that are a plain softmax can be replaced");
-    }
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckReplacesRouters(policy.schedule, options.device, model, room, ranks));
   if (ranks.by_heads && room.device.has_value() && !policy.plan.device.holds_kv_cache) {
     return UsageError("--parallel attention=tp: the KV cache must lie on the device");
   }

@@ -155,7 +155,7 @@ struct PassShares {
 // Returns the largest pass within the shares. Doubles the batch and the chunk in turn.
 PassSize GrowPass(const PlanInputs& in, PassSize size, const PassShares& shares) {
   const int64_t max_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
-  const int64_t max_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : std::max(kDefaultChunk, in.min_chunk);
+  const int64_t max_chunk = std::max(in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk, in.min_chunk);
   const auto fits = [&](const PassSize& larger) {
     return PassBytes(in, larger) <= shares.host_bytes &&
            (!in.device.has_value() || DevicePassBytes(in, larger) <= shares.device_bytes);
@@ -295,7 +295,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const int64_t num_experts = NumExperts(in);
   const int64_t min_slots = std::min(num_experts, in.min_slots);
   const PassSize min = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
-                        .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : std::max(kMinChunk, in.min_chunk)};
+                        .prefill_chunk = std::max(in.prefill_chunk > 0 ? in.prefill_chunk : kMinChunk, in.min_chunk)};
   const uint64_t kv_min = KvBytes(in, 1);  // one sequence's pages, which all places of a given batch size can share
   const uint64_t host_kv_min = HostKvBytes(in, kv_min);
   const uint64_t activations_min = HostActivationBytes(in, min);

@@ -43,7 +43,7 @@ struct PlanInputs {
   int num_workers = 1;                                // workers of the host
   int64_t batch_size = 0;                             // 0: planned
   int64_t prefill_chunk = 0;                          // 0: planned
-  int64_t min_chunk = 0;                              // 0: 16
+  int64_t min_chunk = 0;                              // the least that is planned or asked for
   int64_t context_length = 0;                         // > 0
   int64_t pages_per_sequence = 0;                     // maximum KV pages of a sequence; 0: the whole context's
   int64_t planned_positions = 0;                      // average positions of a sequence; 0: 256
