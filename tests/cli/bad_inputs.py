@@ -29,6 +29,7 @@ import time
 
 import bad_command_lines
 import bad_configs
+import bad_encoders
 import bad_gguf
 import bad_measurements
 import bad_predictors
@@ -266,7 +267,7 @@ def main():
     tiny_model.ModelFolder.seed()
     rows = {}
     for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines,
-                   bad_measurements, bad_predictors):
+                   bad_measurements, bad_predictors, bad_encoders):
         for row, name, test in module.cases():
             measures = row == "L11"
             if flags.first and row in rows and not measures:

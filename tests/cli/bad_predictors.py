@@ -99,6 +99,8 @@ def cases():
     run = ["generate", "--model", "x", "--prompt=hi"]
     yield "P2", "no file", lambda box: box.run([*run, "--predictor=sida"], code=2, match="give the file.*sida:FILE")
     yield "P2", "an empty file name", lambda box: box.run([*run, "--predictor=sida:"], code=2, match="sida:FILE")
+    yield "P2", "an unknown mode", lambda box: box.run([*run, "--predictor=sida:x,mode=both"], code=2,
+                                                       match="prefetch or replace")
     yield "P2", "a file for another", lambda box: box.run([*run, "--predictor=gate:x"], code=2, match="gate: it has no file")
     yield "P2", "not there", lambda box: box.run(["generate", "--model", model_of(box), "--prompt=hi", "--schedule=hybrid",
                                                   "--predictor=sida:/nowhere/net"], code=5, match="/nowhere/net")

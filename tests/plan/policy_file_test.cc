@@ -61,6 +61,17 @@ TEST(PolicyFile, APredictorMayHaveAFile) {
   ASSERT_TRUE(ApplyPolicy(json::serialize(PolicyJson(options)), "p.json", read).ok());
   EXPECT_EQ(read.policy.predictor, PredictorKind::kSida);
   EXPECT_EQ(read.policy.predictor_path, "folder:1/net");
+  EXPECT_FALSE(read.policy.predictor_replaces_routers);
+  ASSERT_TRUE(ApplyPolicy(R"({"predictor": "sida:a,mode=b/net,mode=replace"})", "p.json", options).ok());
+  EXPECT_EQ(options.policy.predictor_path, "a,mode=b/net");
+  EXPECT_TRUE(options.policy.predictor_replaces_routers);
+  EngineOptions replacing;
+  ASSERT_TRUE(ApplyPolicy(json::serialize(PolicyJson(options)), "p.json", replacing).ok());
+  EXPECT_EQ(replacing.policy.predictor_path, "a,mode=b/net");
+  EXPECT_TRUE(replacing.policy.predictor_replaces_routers);
+  ASSERT_TRUE(ApplyPolicy(R"({"predictor": "sida:net,mode=prefetch"})", "p.json", replacing).ok());
+  EXPECT_EQ(replacing.policy.predictor_path, "net");
+  EXPECT_FALSE(replacing.policy.predictor_replaces_routers);
   ASSERT_TRUE(ApplyPolicy("{}", "p.json", read).ok());  // keeps both
   EXPECT_EQ(read.policy.predictor_path, "folder:1/net");
   ASSERT_TRUE(ApplyPolicy(R"({"predictor": "gate"})", "p.json", read).ok());
@@ -83,6 +94,8 @@ TEST(PolicyFile, RefusesWhatIsWrong) {
       {R"({"reorder": 1})", "'reorder': expected true or false, found 1"},
       {R"({"predictor": "sida"})", "predictor sida: give the file of its network, sida:FILE"},
       {R"({"predictor": "sida:"})", "predictor sida: give the file of its network, sida:FILE"},
+      {R"({"predictor": "sida:,mode=replace"})", "predictor sida: give the file of its network, sida:FILE"},
+      {R"({"predictor": "sida:net,mode=both"})", "mode 'both': expected prefetch or replace"},
       {R"({"predictor": "none:x"})", "predictor none: it has no file"},
       {R"({"predictor": "auto:x"})", "predictor auto: it has no file"},
       {R"({"predictor": "martian:x"})", "predictor 'martian' is unknown"},

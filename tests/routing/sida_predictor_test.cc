@@ -69,6 +69,48 @@ class SidaPredictorTest : public testing::Test {
   std::shared_ptr<const SidaNetwork> network_ = SidaNetwork::Load(kNetworkPath).value();
 };
 
+// In place of routers, every row of a long prompt gets its own experts, and their probabilities as weights.
+TEST_F(SidaPredictorTest, MakesTablesOfAllRows) {
+  constexpr int64_t kRows = 100;
+  std::vector<TokenRow> rows;
+  for (int64_t pos = 0; pos < kRows; ++pos) rows.push_back({5, pos, static_cast<TokenId>(pos * 7 % 11)});
+  for (const bool renormalises : {false, true}) {
+    const auto predictor = MakeSidaPredictor({.layers = {0, 2, 3},
+                                              .num_experts = kExperts,
+                                              .num_topk = 2,
+                                              .network = network_,
+                                              .makes_tables = true,
+                                              .renormalises_weights = renormalises});
+    Begin(*predictor, rows);
+    SidaNetwork::State state = network_->NewState();
+    SidaNetwork::Scratch scratch = network_->NewScratch();
+    std::vector<float> logits(kLayers * kExperts);
+    std::vector<std::vector<float>> chosen(kLayers, std::vector<float>(kExperts));
+    for (int64_t row = 0; row < kRows; ++row) {
+      network_->Step(rows[row].token_id, state, scratch, logits);
+      for (int64_t place = 0; place < kLayers; ++place) {
+        const std::span<const float> of_layer = std::span<const float>(logits).subspan(place * kExperts, kExperts);
+        const ExpertTable table = predictor->TableOf(place);
+        ASSERT_EQ(std::ssize(table.choices), 2 * kRows);
+        const int32_t first = table.choices[2 * row], second = table.choices[2 * row + 1];
+        for (int32_t expert = 0; expert < kExperts; ++expert) {
+          EXPECT_LE(of_layer[expert], of_layer[first]);
+          if (expert == first) continue;
+          EXPECT_LE(of_layer[expert], of_layer[second]);
+        }
+        double all = 0;
+        for (const float logit : of_layer) all += std::exp(logit);
+        if (renormalises) all = std::exp(of_layer[first]) + std::exp(of_layer[second]);
+        EXPECT_NEAR(table.weights[2 * row], std::exp(of_layer[first]) / all, 1e-5);
+        EXPECT_NEAR(table.weights[2 * row + 1], std::exp(of_layer[second]) / all, 1e-5);
+        ++chosen[place][first];
+        ++chosen[place][second];
+      }
+    }
+    EXPECT_THAT(AllOf(*predictor), ElementsAreArray(chosen));  // what is fetched is what will be computed
+  }
+}
+
 TEST_F(SidaPredictorTest, NamesAllLayersBeforeTheFirst) {
   const auto predictor = MakePredictor();
   EXPECT_EQ(predictor->distance(), kLayers);

@@ -36,7 +36,6 @@ inline constexpr int64_t kMaxContext = 1 << 24;
 
 // Networks that predict experts (SiDA).
 inline constexpr uint64_t kMaxSidaHeaderBytes = 64ull << 10;
-inline constexpr uint64_t kMaxSidaBytes = 1ull << 30;  // of a network that replaces routers
 inline constexpr int64_t kMaxSidaDim = 1024;
 inline constexpr int64_t kMaxSidaWindow = 1024;
 inline constexpr float kMaxSidaWeight = 1e6f;  // on both sides of 0: no sum of products then overflows

@@ -263,7 +263,8 @@ absl::StatusOr<EngineOptions> OptionsOfBench(const BenchFlags& flags, int num_ra
   if (options.prefill_chunk == 0) options.prefill_chunk = kBenchPrefillChunk;
   if (options.context_length == 0) {
     const int64_t answer = AnswerTokens(flags, max_sequences, options.prefill_chunk);
-    options.context_length = std::max(longest_prompt + 1, max_sequences > 0 ? flags.context + answer : 0);
+    // One more, because a decoder begins with a token of its own.
+    options.context_length = 1 + std::max(longest_prompt + 1, max_sequences > 0 ? flags.context + answer : 0);
   }
   // The positions that the decoding sequences need are known exactly.
   options.planned_positions =

@@ -153,6 +153,12 @@ class RoutingBench {
     if (!TraitsOf(schedule).fetches_by_predictor) {
       return UsageError("only the schedule hybrid uses predictors: leave --schedule out");
     }
+    if (options_.policy.predictor_replaces_routers) {
+      return UsageError("predictor sida: mode=replace: bench routing replays what routers chose");
+    }
+    if (model_.config().encoder.is_on()) {
+      return UsageError("bench routing: runs of encoder-decoder models cannot be replayed, so far");
+    }
     options_.policy.schedule = schedule;
     if (options_.batch_size == 0) options_.batch_size = 1;
     if (options_.prefill_chunk == 0) options_.prefill_chunk = kBenchPrefillChunk;

@@ -82,6 +82,11 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Hardware> hardware,
                             WantsPlan(flags.model) ? CachedProbe(target) : KeptProbe(target));
   if (!hardware.has_value()) return cost;
+  // Made-up requests have no tokens for a network, so the prediction is that of a run without it.
+  if (options.policy.predictor.has_value() && TraitsOf(*options.policy.predictor).needs_network) {
+    options.policy.predictor = PredictorKind::kNone;
+    options.policy.predictor_replaces_routers = false;
+  }
   const absl::StatusOr<PolicyChoice> choice =
       PlanOn(*hardware, model, Limited(WorkloadOf(cost.prompts), job.report, model, options), options);
   cost.plan_status = choice.status();

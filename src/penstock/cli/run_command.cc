@@ -6,7 +6,6 @@
 #include <optional>
 
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
@@ -28,6 +27,7 @@
 #include "penstock/parallel/mpi_ranks.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/formats.h"
+#include "penstock/routing/sida_network.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::cli {
@@ -102,8 +102,8 @@ absl::StatusOr<decltype(JobOptions::engine_settings)> SettingsOf(const RunFlags&
     settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
   }
   if (options.policy.predictor_replaces_routers) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string network, ReadFile(options.policy.predictor_path, kMaxSidaBytes));
-    settings.emplace_back("routers_replaced_by", fmt::format("{:016x}", XXH3_64bits(network.data(), network.size())));
+    PENSTOCK_ASSIGN_OR_RETURN(const uint64_t checksum, SidaNetwork::Checksum(options.policy.predictor_path));
+    settings.emplace_back("routers_replaced_by", fmt::format("{:016x}", checksum));
   }
   if (flags.job.task != JobTask::kAnswer) settings.emplace_back("task", flags.task);
   if (options.attention_window > 0) {

@@ -65,6 +65,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
     return UsageError("--record-scores: schedule {} does not wait for its gates: record with on-demand or hybrid",
                       TraitsOf(args.policy.schedule.kind).name);
   }
+  if (args.recorders.records_scores() && args.policy.schedule.replaces_routers) {
+    return UsageError("--record-scores: predictor sida with mode=replace leaves the routers out: they rate no experts");
+  }
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
   PENSTOCK_RETURN_IF_ERROR(executor->runtime_.lane_status());

@@ -19,9 +19,10 @@ absl::Status CheckEncoded(const Request& request, const ModelConfig& config) {
     return InputError("num_encoded: expected a number from 1 to {}, found {}", num_prompt - 1, num_encoded);
   }
   if (request.sampling.prompt_logprobs >= 0 && request.first_scored <= num_encoded) {
-    return InputError(
-        "an encoder reads the prompt, so its tokens have no log-probabilities; score choices, or ask for those of the "
-        "answer");
+    return NoPromptLogprobs();
+  }
+  if (request.sampling.max_tokens == 0 && request.sampling.prompt_logprobs < 0) {
+    return InputError("max_tokens: expected 1 or more, found 0");
   }
   return absl::OkStatus();
 }
@@ -40,8 +41,13 @@ absl::Status CheckRequest(const Request& request, const LoadedModel& model, int6
   PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
   // The last token of a text predicts nothing if nothing follows, so it takes no position.
   const int64_t num_behind = request.sampling.max_tokens > 0 ? 1 : request.rivals.empty() ? -1 : 0;
-  PENSTOCK_RETURN_IF_ERROR(CheckPrompt(request.prompt_ids, vocab_size, context_length, num_behind));
-  PENSTOCK_RETURN_IF_ERROR(CheckEncoded(request, model.config));
+  const std::span<const TokenId> ids = request.prompt_ids;
+  if (!ids.empty()) PENSTOCK_RETURN_IF_ERROR(CheckEncoded(request, model.config));
+  // Messages count the tokens of the prompt alone, not those that a decoder is given.
+  const int64_t num_given = request.num_encoded > 0 ? std::ssize(ids) - request.num_encoded : 0;
+  PENSTOCK_RETURN_IF_ERROR(check_ids(ids.last(static_cast<size_t>(num_given))));
+  PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids.first(ids.size() - static_cast<size_t>(num_given)), vocab_size,
+                                       context_length, num_given + num_behind));
   for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(check_ids({&id, 1}));
   for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(check_ids(word));
   PENSTOCK_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids));

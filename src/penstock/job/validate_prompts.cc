@@ -63,6 +63,7 @@ class Validator {
       PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size));
     }
     const bool has_encoder = job_.maker.model.decoder_start_id.has_value();
+    if (has_encoder && sampling.prompt_logprobs >= 0) return NoPromptLogprobs();
     const bool shares = job_.shares_prefixes && sampling.prompt_logprobs < 0 && !has_encoder;
     const int64_t max_tokens = sampling.max_tokens;
     const size_t num_turns = std::max<size_t>(1, request.turns.size());
@@ -74,7 +75,8 @@ class Validator {
       report_.prompt_tokens += request.num_answers * num_tokens;
       for (int64_t i = 0; i < request.num_answers; ++i)
         report_.computed_tokens += shares ? pages_.Add(ids) : num_tokens;
-      report_.new_tokens += request.num_answers * std::min(max_tokens, context_length - num_tokens);
+      report_.new_tokens +=
+          request.num_answers * std::min(max_tokens, context_length - num_tokens - (has_encoder ? 1 : 0));
       TakeLongest(num_tokens, place);
     }
     return absl::OkStatus();

@@ -199,7 +199,7 @@ struct AttentionArgs {
   // sees. Greater distances have the bias of the nearest of these.
   const float* bias = nullptr;
   int64_t bias_reach = 0;
-  float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
+  float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, max(end, pos + num_rows))
   float* out;      // [num_rows, group, head_dim or values_in_key]
   int64_t out_stride;
 };

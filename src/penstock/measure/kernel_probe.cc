@@ -85,6 +85,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
                                       ActivationFormat activation_format, Arena& slots) {
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, 1);
+  config.encoder = {};
   config.layer_has_experts = {true};
   if (probe.config.num_moe_layers() == 0) config.expert_dim = config.dense_ffn_dim;
   config.num_topk = 1;
@@ -152,6 +153,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMaxProbedLayers));
+  config.encoder = {};  // attention takes as long for the same rows and positions
   config.sliding_window = 0;
   config.attention_sinks = false;
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));

@@ -25,6 +25,10 @@ int64_t RelativeBucket(int64_t distance, bool is_of_encoder, const Encoder& enco
   return first + std::min(num_exact + static_cast<int64_t>(place), num_buckets - 1);
 }
 
+uint64_t RelativeBiasBytes(const ModelConfig& config) {
+  return static_cast<uint64_t>(config.num_heads * (2 * config.encoder.max_distance + 1)) * sizeof(float);
+}
+
 std::vector<float> BiasOfDistances(std::span<const float> table, bool is_of_encoder, const ModelConfig& config) {
   const int64_t reach = config.encoder.max_distance, num_heads = config.num_heads;
   std::vector<float> biases;

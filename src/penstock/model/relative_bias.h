@@ -19,5 +19,6 @@ int64_t RelativeBucket(int64_t distance, bool is_of_encoder, const Encoder& enco
 // Returns the biases of the distances from -max_distance to max_distance, [num_heads, 2 * max_distance + 1]. `table` is
 // the stored weight, [num_buckets, num_heads].
 std::vector<float> BiasOfDistances(std::span<const float> table, bool is_of_encoder, const ModelConfig& config);
+uint64_t RelativeBiasBytes(const ModelConfig& config);  // of the result
 
 }  // namespace penstock

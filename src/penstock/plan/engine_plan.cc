@@ -12,6 +12,7 @@
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/model/family.h"
+#include "penstock/model/relative_bias.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/routing/sida_network.h"
 #include "penstock/routing/trace_routing.h"
@@ -41,6 +42,8 @@ uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, cons
       bytes += CudaWorkspaceOf(config, context_length, options.device_memory_bytes).tables_bytes;
     }
   }
+  // Each side of a device has tables of relative biases.
+  if (config.encoder.is_on()) bytes += (room.device.has_value() ? 4 : 2) * RelativeBiasBytes(config);
   const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
   // Loading or saving a correlation table takes room for a second table and for the file's bytes.
   const bool has_files = !(options.policy.correlation_table + options.correlation_path).empty();
@@ -81,6 +84,12 @@ absl::StatusOr<std::optional<SidaShape>> ReadNetworkShape(const Policy& policy, 
 // in a pass of an encoder and in one of the decoder.
 int64_t NumStates(const Policy& policy) { return policy.predictor_replaces_routers ? 2 : 1; }
 
+// Returns the bytes of a row in the tables of a network that replaces routers: an expert and its weight for each
+// choice.
+uint64_t TableRowBytes(const ModelConfig& config) {
+  return static_cast<uint64_t>(config.num_moe_layers() * config.num_topk) * (sizeof(int32_t) + sizeof(float));
+}
+
 // Reads the network for the schedule that the plan has chosen.
 absl::Status LoadNetwork(const Policy& policy, const SidaShape& shape, ChosenPolicy& chosen) {
   if (chosen.schedule.replaces_routers && !TraitsOf(chosen.schedule.kind).fetches_by_predictor) {
@@ -100,8 +109,13 @@ absl::Status CheckReplacesRouters(const ScheduleOptions& schedule, const std::st
     return UsageError("--device {}: predictor sida with mode=replace runs on CPUs and emulated devices only, so far",
                       device);
   }
+  if (schedule.hybrid_rule == HybridRule::kFixed) {
+    return UsageError("predictor sida: mode=replace: the fixed mapping of hybrid has no predictor");
+  }
   if (ranks.num_ranks > 1) return UsageError("predictor sida with mode=replace runs on one rank only, so far");
-  if (model.config.router.scoring != RouterRule::Scoring::kSoftmax || model.config.router.scale != 1) {
+  const RouterRule& router = model.config.router;
+  if (router.scoring != RouterRule::Scoring::kSoftmax || router.scale != 1 || router.num_groups > 1 ||
+      model.config.router_selection_bias) {
     return UsageError("predictor sida: mode=replace: only routers that are a plain softmax can be replaced");
   }
   return absl::OkStatus();
@@ -191,6 +205,10 @@ absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const 
     return UsageError("--attention-window: {} models have an encoder, where every token sees the whole prompt",
                       config.family->name);
   }
+  if (config.encoder.is_on() && options.context_length > kMaxPrefillChunk) {
+    return UsageError("context length {}: an encoder reads a prompt at once, at most {} tokens", options.context_length,
+                      kMaxPrefillChunk);
+  }
   // Relative biases are the same for all great distances, so they set no limit.
   if (options.context_length > config.max_positions && options.attention_window == 0 && !config.encoder.is_on()) {
     return UsageError("context length {} is more than the model's {} (longer ones need --attention-window)",
@@ -248,6 +266,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   if (network.has_value()) {
     inputs.fixed_bytes += network->network_bytes();
     inputs.bytes_per_sequence += static_cast<uint64_t>(NumStates(options.policy)) * network->state_bytes();
+    if (options.policy.predictor_replaces_routers) inputs.bytes_per_row = TableRowBytes(model.config);
   }
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);

@@ -140,9 +140,21 @@ absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64
         "(--context-length)",
         std::ssize(ids) + num_behind + 1, context_length);
   }
+  if (num_behind > 1) {
+    return InputError(
+        "the prompt has {} tokens, and with {} of the decoder it must fit the context length of {} "
+        "(--context-length)",
+        ids.size(), num_behind, context_length);
+  }
   return InputError(
       "the prompt has {} tokens, and with an answer it must fit the context length of {} (--context-length)",
       ids.size(), context_length);
+}
+
+absl::Status NoPromptLogprobs() {
+  return InputError(
+      "an encoder reads the prompt, so its tokens have no log-probabilities; score choices, or ask for those of the "
+      "answer");
 }
 
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length) {

@@ -48,6 +48,9 @@ absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size);
 absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length,
                          int64_t num_behind = 1);
 
+// Returns why a prompt that an encoder reads has no log-probabilities.
+absl::Status NoPromptLogprobs();
+
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length);
 
 // Reads and validates all metadata. Of the tensors it reads only samples, for the fingerprint. Returns a unique_ptr

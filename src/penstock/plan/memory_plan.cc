@@ -121,6 +121,7 @@ uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
   const int64_t of_pages = size.batch_size * PagesPerSequence(in) * kBytesPerPage;
   const int64_t of_ranks = in.heads == nullptr ? 0 : in.num_ranks * (of_rows + of_pages);
   return HostActivationBytes(in, size) + static_cast<uint64_t>(of_ranks) +
+         static_cast<uint64_t>(size.batch_size + size.prefill_chunk) * in.bytes_per_row +
          static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
 

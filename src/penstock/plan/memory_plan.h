@@ -53,6 +53,7 @@ struct PlanInputs {
   // Memory of running sequences besides their KV entries.
   uint64_t bytes_per_sequence = 0;
   uint64_t bytes_per_position = 0;
+  uint64_t bytes_per_row = 0;  // memory for each row of a pass besides activations
 };
 
 inline constexpr int64_t kMaxLogitRows = 16;

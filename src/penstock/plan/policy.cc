@@ -161,6 +161,20 @@ std::string PredictorText(const Policy& policy) {
   return text;
 }
 
+namespace {
+
+absl::StatusOr<Eviction> ChooseEviction(const Policy& policy, const ScheduleOptions& schedule) {
+  if (!schedule.replaces_routers) return policy.eviction.value_or(TraitsOf(schedule.kind).eviction);
+  // Routers that are left out rate no experts.
+  if (policy.eviction.has_value() && TraitsOf(*policy.eviction).needs_scores) {
+    return UsageError("eviction {}: predictor sida with mode=replace leaves out the routers, whose scores it needs",
+                      TraitsOf(*policy.eviction).name);
+  }
+  return policy.eviction.value_or(Eviction::kLru);
+}
+
+}  // namespace
+
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs) {
   const Policy& policy = options.policy;
@@ -202,7 +216,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
     kind = ScheduleKind::kOnDemand;
   }
-  chosen.eviction = policy.eviction.value_or(TraitsOf(kind).eviction);
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ChooseEviction(policy, chosen.schedule));
 
   if (chosen.eviction == Eviction::kStatic) {
     const int64_t streaming = policy.streaming_slots > 0

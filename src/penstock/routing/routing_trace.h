@@ -2,10 +2,14 @@
 // and read back in simulations. It also holds each row's largest scores, and the choices that the gates of the next
 // layers would have made. Comparisons of predictors and eviction policies need them.
 //
-//   file    magic, num_layers u32, num_experts u32, num_topk u32, num_ranked u32, num_ahead u32, model_bytes u32,
+//   file    magic, num_layers u32, num_experts u32, num_topk u32, num_ranked u32, num_ahead u32, tokens, model_bytes
+//   u32,
 //           model, checksum u64, records, end
+//   tokens  version 3 only: vocab_size u32, the model's fingerprint [32]
 //   record  step_idx u64, layer_idx u32, num_rows u32, checksum u64,
-//           sequence_ids u32 [num_rows], positions u32 [num_rows], topk_idx u16 [num_rows, num_topk],
+//           sequence_ids u32 [num_rows], positions u32 [num_rows],
+//           version 3, in the first record of a step: token_ids u32 [num_rows],
+//           topk_idx u16 [num_rows, num_topk],
 //           ranked_idx u16 [num_rows, num_ranked], ranked_scores f32 [num_rows, num_ranked],
 //           ahead_idx u16 [num_ahead or as many layers as follow, num_rows, num_topk], checksum u64
 //   end     num_records u64, 2^32 - 1 u32, 0 u32, checksum u64

@@ -2,11 +2,13 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include "penstock/base/check.h"
 #include "penstock/base/file.h"
@@ -204,6 +206,20 @@ absl::StatusOr<SidaShape> SidaNetwork::ReadShape(const std::string& path) {
   absl::StatusOr<Header> header = ReadHeader(reader, file.size_bytes);
   if (!header.ok()) return Annotate(header.status(), Printable(path));
   return std::move(header)->shape;
+}
+
+absl::StatusOr<uint64_t> SidaNetwork::Checksum(const std::string& path) {
+  PENSTOCK_RETURN_IF_ERROR(ReadShape(path).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const OpenedFile file, OpenNetwork(path));
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(digest.get());
+  std::vector<std::byte> piece(1 << 16);
+  for (uint64_t begin = 0; begin < file.size_bytes; begin += piece.size()) {
+    piece.resize(std::min<uint64_t>(piece.size(), file.size_bytes - begin));
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), piece, begin, path));
+    XXH3_64bits_update(digest.get(), piece.data(), piece.size());
+  }
+  return XXH3_64bits_digest(digest.get());
 }
 
 absl::StatusOr<std::shared_ptr<const SidaNetwork>> SidaNetwork::Load(const std::string& path) {

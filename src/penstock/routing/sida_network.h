@@ -61,6 +61,8 @@ class SidaNetwork {
   // Reads only the header. kIo if the file cannot be read, kModel if it is not such a network.
   static absl::StatusOr<SidaShape> ReadShape(const std::string& path);
   static absl::StatusOr<std::shared_ptr<const SidaNetwork>> Load(const std::string& path);
+  // Returns the checksum (XXH3) of the whole file, once its header has been found good; errors as ReadShape().
+  static absl::StatusOr<uint64_t> Checksum(const std::string& path);
   // The same for the bytes of a file; `name` is its name in messages.
   static absl::StatusOr<std::shared_ptr<const SidaNetwork>> OfBytes(std::string_view bytes, const std::string& name);
 

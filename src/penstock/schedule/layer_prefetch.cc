@@ -20,7 +20,8 @@ int64_t LayerPrefetch::FirstOf(IndexRange layers) const {
   return layer_after_[(layers.begin + std::ssize(layer_after_) - 1) % std::ssize(layer_after_)];
 }
 
-void LayerPrefetch::BeginPass(Pass& pass) {
+void LayerPrefetch::Begin(Pass& pass, bool goes_on) {
+  next_layers_ = goes_on ? pass.layers() : pass.next_layers();
   const int64_t first = FirstOf(pass.layers());
   if (next_layer_ != first) leases_.clear();
   next_layer_ = first;
@@ -34,7 +35,7 @@ std::vector<ExpertLease> LayerPrefetch::TakeLayer(Pass& pass, int64_t layer_idx)
   IssuePages(pass, 1, 1);
   num_pages_ = 0;
   next_layer_ = layer_after_[layer_idx];
-  if (next_layer_ <= layer_idx || next_layer_ >= pass.layers().end) next_layer_ = FirstOf(pass.next_layers());
+  if (next_layer_ <= layer_idx || next_layer_ >= pass.layers().end) next_layer_ = FirstOf(next_layers_);
   return std::exchange(leases_, {});
 }
 

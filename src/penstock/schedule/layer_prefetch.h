@@ -13,9 +13,9 @@ class LayerPrefetch {
  public:
   explicit LayerPrefetch(const ModelConfig& config);
 
-  // Called before the first layer of a pass. If the pass goes through other layers than expected, gives up what was
-  // fetched for it.
-  void BeginPass(Pass& pass);
+  // Called before the first layer of a pass, or of a part of its rows. If they go through other layers than expected,
+  // gives up what was fetched for them. `goes_on`: another part of the rows goes through the same layers next.
+  void Begin(Pass& pass, bool goes_on = false);
   // Returns leases on all experts of a layer, with all their pages issued. Experts whose fetch failed are fetched
   // again. REQUIRES: slots for all of them.
   std::vector<ExpertLease> TakeLayer(Pass& pass, int64_t layer_idx);
@@ -37,6 +37,7 @@ class LayerPrefetch {
 
   std::vector<int64_t> layer_after_;  // [num_layers]: the next layer with experts; after the last one, the first
   int64_t next_layer_ = 0;
+  IndexRange next_layers_;           // of what comes after the present rows
   std::vector<ExpertLease> leases_;  // on experts of next_layer_, in the order of their index
   int64_t num_pages_ = 0;            // wanted since a layer was taken
 };

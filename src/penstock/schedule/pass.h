@@ -63,8 +63,8 @@ class Pass {
 
   PassAttention& attention() { return attention_; }
   PassFfn& ffn() { return ffn_; }
-  // Computes the logits of the batch's logit_rows and hands them to the sink, a few rows at a time. Of an encoder's
-  // rows it computes what cross-attention sees. Waits for all tasks of the pass.
+  // Computes the logits of the batch's logit_rows and hands them to the sink, a few rows at a time. For an
+  // encoder's rows it computes what cross-attention sees. Waits for all tasks of the pass.
   absl::Status Finish(LogitsSink sink);
 
  private:

@@ -98,7 +98,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   }
   encoder.expert_capacity = reader.IntOr("expert_capacity", 64, 1, kMaxContext);
   encoder.num_buckets = reader.IntOr("relative_attention_num_buckets", 32, 4, 4096);
-  encoder.max_distance = reader.IntOr("relative_attention_max_distance", 128, 2, 1 << 16);
+  encoder.max_distance = reader.IntOr("relative_attention_max_distance", 128, 2, 4096);
   if (encoder.num_buckets % 4 != 0 || encoder.max_distance <= encoder.num_buckets / 2) {
     reader.FailRelation(
         fmt::format("relative_attention_num_buckets {}: expected a multiple of 4 below twice the maximum distance, {}",

@@ -39,7 +39,7 @@ class HostAttentionSchedule : public Schedule {
     const int64_t ahead = std::min(max_ahead_, num_micro_batches);
     attended_.assign(num_steps, {});
     for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
-    prefetch_.BeginPass(pass);
+    prefetch_.Begin(pass);
     for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
     for (int64_t step = 0; step < num_steps; ++step) {
       const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;

@@ -41,9 +41,10 @@ class KlotskiSchedule : public Schedule {
         moe_layers_(config.moe_layers()) {}
 
   absl::Status Run(Pass& pass) override {
-    if (options_.multi_batch) return RunGroup(pass, pass.micro_batches());
-    for (const RowRange& micro_batch : pass.micro_batches()) {
-      PENSTOCK_RETURN_IF_ERROR(RunGroup(pass, {&micro_batch, 1}));
+    const std::span<const RowRange> all = pass.micro_batches();
+    if (options_.multi_batch) return RunGroup(pass, all, /*is_last=*/true);
+    for (size_t i = 0; i < all.size(); ++i) {
+      PENSTOCK_RETURN_IF_ERROR(RunGroup(pass, all.subspan(i, 1), i + 1 == all.size()));
     }
     return absl::OkStatus();
   }
@@ -52,10 +53,11 @@ class KlotskiSchedule : public Schedule {
   CorrelationTable* correlation() override { return &table_; }
 
  private:
-  absl::Status RunGroup(Pass& pass, std::span<const RowRange> micro_batches) {
+  absl::Status RunGroup(Pass& pass, std::span<const RowRange> micro_batches, bool is_last) {
     const RowRange group = {micro_batches.front().begin, micro_batches.back().end};
     for (const RowRange& rows : micro_batches) pass.attention().Embed(rows);
     ForgetHistory();
+    first_after_ = static_cast<size_t>(pass.PlaceOf((is_last ? pass.next_layers() : pass.layers()).begin));
     auto moe_layer = static_cast<size_t>(pass.PlaceOf(pass.layers().begin));
     if (moe_layer != hot_layer_) hot_.clear();
     for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
@@ -88,11 +90,11 @@ class KlotskiSchedule : public Schedule {
     return absl::OkStatus();
   }
 
-  // Returns the place of the next layer with experts, in this pass or the next one.
+  // Returns the place of the next layer with experts, for these rows or those that come after them.
   size_t NextPlace(const Pass& pass, size_t place) const {
     const size_t next = place + 1;
     if (next < moe_layers_.size() && moe_layers_[next] < pass.layers().end) return next;
-    return static_cast<size_t>(pass.PlaceOf(pass.next_layers().begin)) % moe_layers_.size();
+    return first_after_ % moe_layers_.size();
   }
 
   // Counts what the gates chose, and keeps it as a part of the paths to the next layers.
@@ -134,8 +136,7 @@ class KlotskiSchedule : public Schedule {
     const ModelConfig& config = pass.config();
     likely_.clear();
     if (!options_.hot_prefetch) return;
-    // Nothing is known about the next pass's rows.
-    if (moe_layer == static_cast<size_t>(pass.PlaceOf(pass.next_layers().begin))) ForgetHistory();
+    if (moe_layer == first_after_ % moe_layers_.size()) ForgetHistory();  // nothing is known about the next rows
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
     // Rows without a known path are equally likely to choose any expert.
     const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
@@ -157,6 +158,7 @@ class KlotskiSchedule : public Schedule {
   std::vector<int32_t> likely_;   // experts of the next layer that were not requested yet, likeliest last
   std::vector<ExpertLease> hot_;  // leases on experts of the next layer
   size_t hot_layer_ = 0;          // its place among the layers with experts
+  size_t first_after_ = 0;        // the place of the first layer with experts for the rows that come next
 };
 
 }  // namespace

@@ -20,9 +20,10 @@ class ZigzagSchedule : public Schedule {
       : one_micro_batch_(one_micro_batch), prefetch_(config) {}
 
   absl::Status Run(Pass& pass) override {
-    if (!one_micro_batch_) return RunBlock(pass, pass.micro_batches());
-    for (const RowRange& micro_batch : pass.micro_batches()) {
-      PENSTOCK_RETURN_IF_ERROR(RunBlock(pass, {&micro_batch, 1}));
+    const std::span<const RowRange> all = pass.micro_batches();
+    if (!one_micro_batch_) return RunBlock(pass, all, /*is_last=*/true);
+    for (size_t i = 0; i < all.size(); ++i) {
+      PENSTOCK_RETURN_IF_ERROR(RunBlock(pass, all.subspan(i, 1), i + 1 == all.size()));
     }
     return absl::OkStatus();
   }
@@ -30,9 +31,9 @@ class ZigzagSchedule : public Schedule {
   void Reset() override { prefetch_.Reset(); }
 
  private:
-  absl::Status RunBlock(Pass& pass, std::span<const RowRange> micro_batches) {
+  absl::Status RunBlock(Pass& pass, std::span<const RowRange> micro_batches, bool is_last) {
     for (const RowRange& rows : micro_batches) pass.attention().Embed(rows);
-    prefetch_.BeginPass(pass);
+    prefetch_.Begin(pass, /*goes_on=*/!is_last);
     for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
         for (size_t i = 0; i < micro_batches.size(); ++i) {
