@@ -71,10 +71,9 @@ struct Family {
   std::span<const StoredName> stored_names = {};
 
   // For an encoder-decoder model: the same for the encoder's layers, whose numbers begin at 0, like the decoder's.
-  // Other copies of the embedding that checkpoints may have.
   std::string_view encoder_prefix = {};
   std::span<const StoredName> encoder_names = {};
-  std::span<const std::string_view> ignored_names = {};
+  std::span<const std::string_view> ignored_names = {};  // copies of the embedding, which checkpoints may have
   // The activation function of the FFNs, under the name of config.json. REQUIRES: silu if FFNs are gated.
   std::string_view hidden_act = "silu";
   int64_t default_topk = 0;  // 0: config.json must have it

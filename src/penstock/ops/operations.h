@@ -12,7 +12,7 @@
 #include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/activations.h"
-#include "penstock/routing/expert_predictor.h"
+#include "penstock/routing/routing_source.h"
 
 namespace penstock {
 
@@ -107,25 +107,27 @@ class Operations {
   virtual void ProjectQkv(RowRange rows, int64_t layer_idx);
 
   // Cross-attention of a decoder's layer, in the same way: residual += o_proj(attention(norm(residual))). PreCross()
-  // computes q, AttendCross() sees the K and V of the prompt, and PostCross() adds the output. REQUIRES: as above.
+  // computes q, AttendCross() sees the K and V of the prompt, and PostCross() adds the output. REQUIRES: the host's
+  // operations.
   virtual void PreCross(RowRange rows, int64_t layer_idx);
   virtual void AttendCross(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv);
   virtual void PostCross(RowRange rows, int64_t layer_idx);
 
   // The end of the encoder, for rows of prompts: NormEncoded() computes gemm_input, the encoder's output. From it,
-  // ProjectCross() computes the k and v that cross-attention of a layer sees, for StoreKv(). REQUIRES: as above.
+  // ProjectCross() computes the k and v that cross-attention of a layer sees, for StoreKv(). REQUIRES: the host's
+  // operations.
   virtual void NormEncoded(RowRange rows);
   virtual void ProjectCross(RowRange rows, int64_t layer_idx);
 
   // normed = norm(residual); router scores and top-k.
   virtual void Route(RowRange rows, int64_t layer_idx) = 0;
 
-  // normed = norm(residual), as Route(). The table of all rows of the pass gives the choices and their weights. As
-  // above.
+  // normed = norm(residual), as Route(). The table of all rows of the pass gives the choices and their weights.
+  // REQUIRES: the host's operations.
   virtual void RouteByTable(RowRange rows, int64_t layer_idx, const ExpertTable& table);
 
-  // Sets the weights of choices beyond Encoder::expert_capacity to 0. REQUIRES: Route() of a layer of an encoder;
-  // `rows` hold whole prompts. As above.
+  // Sets the weights of choices beyond Encoder::expert_capacity to 0. REQUIRES: the host's operations; Route()
+  // of a layer of an encoder; `rows` hold whole prompts.
   virtual void LimitExperts(const RowBatch& batch, RowRange rows);
 
   // topk_ahead(ahead) = the choices of a later layer's gate for the residual as it is. The results of Route() for these

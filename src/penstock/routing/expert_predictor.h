@@ -43,13 +43,6 @@ struct RoutedLayer {
   RoutingSource* routing = nullptr;        // routing of the pass
 };
 
-// Experts of a layer for all rows of a pass, in place of what its router would choose. Empty: the router chooses.
-struct ExpertTable {
-  std::span<const int32_t> choices;  // [num_rows, num_topk], a row's experts differ
-  std::span<const float> weights;    // [num_rows, num_topk]
-  bool empty() const { return choices.empty(); }
-};
-
 class ExpertPredictor {
  public:
   struct Args {

@@ -11,6 +11,13 @@ namespace penstock {
 // The maximum number of later gates that are applied to a layer's hidden state, to look ahead.
 inline constexpr int64_t kMaxAhead = 3;
 
+// Experts of a layer for all rows of a pass, in place of what its router would choose. Empty: the router chooses.
+struct ExpertTable {
+  std::span<const int32_t> choices;  // [num_rows, num_topk], a row's experts differ
+  std::span<const float> weights;    // [num_rows, num_topk]
+  bool empty() const { return choices.empty(); }
+};
+
 class RoutingSource {
  public:
   virtual ~RoutingSource() = default;

@@ -13,7 +13,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "penstock/routing/expert_predictor.h"
 #include "penstock/routing/router_scores.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
