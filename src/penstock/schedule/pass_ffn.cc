@@ -209,7 +209,8 @@ Event PassFfn::RankExperts(int64_t layer_idx, ExpertStore& store, std::span<cons
     experts_of_group[{is_missing, ranks_->GroupOf(expert_idx)}].push_back(expert_idx);
   }
   Event last;
-  for (const auto& [group, expert_idxs] : experts_of_group) {
+  for (const auto& [group, experts] : experts_of_group) {
+    const std::vector<int64_t>& expert_idxs = experts;  // clang 14 cannot capture a structured binding
     Events inputs;
     for (const int64_t expert_idx : expert_idxs) inputs.push_back(ranks_->InputsOf(expert_idx));
     last = IssueExperts(
