@@ -41,6 +41,16 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
   return schedule;
 }
 
+absl::StatusOr<Eviction> ChooseEviction(const Policy& policy, const ScheduleOptions& schedule) {
+  if (!schedule.replaces_routers) return policy.eviction.value_or(TraitsOf(schedule.kind).eviction);
+  // Routers that are left out rate no experts.
+  if (policy.eviction.has_value() && TraitsOf(*policy.eviction).needs_scores) {
+    return UsageError("eviction {}: predictor sida with mode=replace leaves out the routers, whose scores it needs",
+                      TraitsOf(*policy.eviction).name);
+  }
+  return policy.eviction.value_or(Eviction::kLru);
+}
+
 absl::Status CheckDevice(const EngineOptions& options, bool has_device, const ScheduleTraits& schedule) {
   if (has_device && options.device_memory_bytes == 0) {
     return UsageError("--device {}: give the size of its memory with --gpu-memory (512MiB, say)", options.device);
@@ -160,20 +170,6 @@ std::string PredictorText(const Policy& policy) {
   if (policy.predictor_replaces_routers) text += ",mode=replace";
   return text;
 }
-
-namespace {
-
-absl::StatusOr<Eviction> ChooseEviction(const Policy& policy, const ScheduleOptions& schedule) {
-  if (!schedule.replaces_routers) return policy.eviction.value_or(TraitsOf(schedule.kind).eviction);
-  // Routers that are left out rate no experts.
-  if (policy.eviction.has_value() && TraitsOf(*policy.eviction).needs_scores) {
-    return UsageError("eviction {}: predictor sida with mode=replace leaves out the routers, whose scores it needs",
-                      TraitsOf(*policy.eviction).name);
-  }
-  return policy.eviction.value_or(Eviction::kLru);
-}
-
-}  // namespace
 
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs) {
