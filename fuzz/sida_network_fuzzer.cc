@@ -3,11 +3,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/kernels/kernels.h"
 #include "penstock/routing/sida_network.h"
 
 namespace {
@@ -30,11 +32,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(4 * static_cast<uint64_t>(shape.vocab_size * shape.dim) <= size);
   Require(shape.network_bytes() >= size / 2 && shape.state_bytes() > 0);
   penstock::SidaNetwork::State state = (*network)->NewState();
-  penstock::SidaNetwork::Scratch scratch = (*network)->NewScratch();
-  std::vector<float> logits(static_cast<size_t>(shape.num_layers * shape.num_experts));
-  for (int32_t step = 0; step < 4; ++step) {
-    (*network)->Step(step % static_cast<int32_t>(shape.vocab_size), state, scratch, logits);
+  penstock::SidaNetwork::Scratch scratch =
+      (*network)->NewScratch(penstock::kernels::KernelsFor(penstock::kernels::BestIsa()));
+  std::vector<int32_t> tokens;
+  for (int32_t step = 0; step < 4; ++step) tokens.push_back(step % static_cast<int32_t>(shape.vocab_size));
+  (*network)->Run(tokens, 1, state, scratch, [](size_t, std::span<const float> logits) {
     Require(std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); }));
-  }
+  });
   return 0;
 }

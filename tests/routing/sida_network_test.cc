@@ -1,12 +1,13 @@
 // Proves that the network of SiDA computes what PyTorch computes with the same file, also when old tokens have left the
-// window, that SparseMax finds the nearest point of the simplex, and that a file that is not such a network is refused
-// in one line.
+// window, with the same bits in pieces of any size and on any processor, that SparseMax finds the nearest point of the
+// simplex, and that a file that is not such a network is refused in one line.
 #include "penstock/routing/sida_network.h"
 
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
+#include "penstock/kernels/kernels.h"
+#include "tests/sida_file.h"
 
 namespace penstock {
 namespace {
@@ -64,24 +67,63 @@ TEST(SidaNetworkTest, SparseMaxIsTheNearestPointOfTheSimplex) {
   }
 }
 
+// Logits by the index of their token.
+using LogitsOfTokens = std::map<size_t, std::vector<float>>;
+
+// Runs the network over the tokens in pieces of these sizes.
+LogitsOfTokens SidaLogits(const SidaNetwork& network, std::span<const int32_t> tokens,
+                          const std::vector<size_t>& pieces, size_t stride, kernels::Isa isa) {
+  SidaNetwork::State state = network.NewState();
+  SidaNetwork::Scratch scratch = network.NewScratch(kernels::KernelsFor(isa));
+  LogitsOfTokens all;
+  size_t begin = 0;
+  for (const size_t size : pieces) {
+    network.Run(tokens.subspan(begin, size), stride, state, scratch,
+                [&](size_t i, std::span<const float> logits) { all[begin + i].assign(logits.begin(), logits.end()); });
+    begin += size;
+  }
+  return all;
+}
+
 TEST(SidaNetworkTest, ComputesWhatPyTorchComputes) {
   const auto network = SidaNetwork::Load(kSidaPath).value();
   EXPECT_EQ(network->shape().dim, 10);
   const json::value expected = ParseJson(ReadFile(kSidaFolder + "logits.json", 1 << 20).value(), Fault::kInput).value();
   ASSERT_GT(std::ssize(expected.as_array()), 2 * network->shape().window);
-  SidaNetwork::State state = network->NewState(), skipping = network->NewState();
-  SidaNetwork::Scratch scratch = network->NewScratch();
-  std::vector<float> logits(15), late(15);
-  size_t step = 0;
-  for (const json::value& line : expected.as_array()) {
-    const auto token = static_cast<int32_t>(line.at(0).as_int64());
-    network->Step(token, state, scratch, logits);
-    for (size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], line.at(1).at(i).as_double(), 1e-5) << step;
-    // A step without logits leaves the same state.
-    const bool skips = step % 3 != 0;
-    network->Step(token, skipping, scratch, skips ? std::span<float>() : late);
-    EXPECT_TRUE(skips || late == logits) << step;
-    ++step;
+  std::vector<int32_t> tokens;
+  for (const json::value& line : expected.as_array()) tokens.push_back(static_cast<int32_t>(line.at(0).as_int64()));
+  const LogitsOfTokens all = SidaLogits(*network, tokens, {tokens.size()}, 1, kernels::Isa::kScalar);
+  ASSERT_EQ(all.size(), tokens.size());
+  for (const auto& [step, logits] : all) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      EXPECT_NEAR(logits[i], expected.at(step).at(1).at(i).as_double(), 1e-5) << step;
+    }
+  }
+}
+
+// The bits are the same in whatever pieces tokens come, whether logits of other tokens are asked for, and on any
+// processor.
+TEST(SidaNetworkTest, HasTheSameBitsInPieces) {
+  std::mt19937 random(7);
+  const SidaShape shape = {.vocab_size = 50,
+                           .dim = 37,
+                           .window = 20,
+                           .num_layers = 3,
+                           .num_experts = 11,
+                           .fingerprint = std::string(32, 'a')};
+  const auto network = SidaNetwork::OfBytes(RandomSidaFile(shape, 3), "test").value();
+  std::vector<int32_t> tokens(101);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 50);
+  const LogitsOfTokens whole = SidaLogits(*network, tokens, {tokens.size()}, 1, kernels::Isa::kScalar);
+  for (const kernels::Isa isa : kernels::SupportedIsas()) {
+    for (int round = 0; round < 10; ++round) {
+      std::vector<size_t> pieces;
+      for (size_t left = tokens.size(); left > 0; left -= pieces.back()) pieces.push_back(1 + random() % left);
+      const size_t stride = random() % 4;
+      const LogitsOfTokens some = SidaLogits(*network, tokens, pieces, stride, isa);
+      EXPECT_EQ(some.empty(), stride == 0);
+      for (const auto& [token, logits] : some) EXPECT_EQ(logits, whole.at(token)) << kernels::IsaName(isa);
+    }
   }
 }
 

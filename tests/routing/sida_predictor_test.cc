@@ -1,6 +1,6 @@
 // Proves that the predictor `sida` names the experts of all layers before the first one is routed, that each sequence
-// goes on where it was, in whatever passes its tokens come, that a gap or a step back begins it anew, and that its
-// memory is bounded: the sequence absent longest is forgotten first.
+// goes on where it was, in whatever passes its tokens come, that a gap or a step back begins it anew, that its memory
+// is bounded (the sequence absent longest is forgotten first), and that prompts can be worked on ahead.
 #include "penstock/routing/sida_predictor.h"
 
 #include <cmath>
@@ -8,6 +8,8 @@
 #include <string>
 
 #include <gmock/gmock.h>
+
+#include "penstock/kernels/kernels.h"
 
 namespace penstock {
 namespace {
@@ -32,10 +34,15 @@ class SidaPredictorTest : public testing::Test {
                               .num_experts = kExperts,
                               .num_topk = 2,
                               .max_bytes = static_cast<uint64_t>(max_sequences) * network_->shape().state_bytes(),
-                              .network = network_});
+                              .network = network_,
+                              .max_ahead = 2});
   }
 
   static void Begin(ExpertPredictor& predictor, const std::vector<TokenRow>& rows) {
+    WithTokens(rows, [&](const PassTokens& tokens) { predictor.BeginPass(tokens); });
+  }
+
+  static void WithTokens(const std::vector<TokenRow>& rows, absl::FunctionRef<void(const PassTokens&)> use) {
     std::vector<uint32_t> ids;
     std::vector<int64_t> positions;
     std::vector<TokenId> tokens;
@@ -44,7 +51,34 @@ class SidaPredictorTest : public testing::Test {
       positions.push_back(row.pos);
       tokens.push_back(row.token_id);
     }
-    predictor.BeginPass({.sequence_ids = ids, .positions = positions, .token_ids = tokens});
+    use({.sequence_ids = ids, .positions = positions, .token_ids = tokens});
+  }
+
+  // Names rows that come later. The work is done before or after the memory for the rows is gone.
+  static ExpertPredictor::Work PrepareAhead(ExpertPredictor& predictor, const std::vector<TokenRow>& rows) {
+    ExpertPredictor::Work work;
+    WithTokens(rows, [&](const PassTokens& tokens) { work = predictor.Prepare(tokens, /*ahead=*/true); });
+    return work;
+  }
+
+  // Returns the network's logits for each of the tokens.
+  std::vector<std::vector<float>> LogitsOf(const std::vector<TokenId>& tokens) const {
+    std::vector<std::vector<float>> all;
+    SidaNetwork::State state = network_->NewState();
+    SidaNetwork::Scratch scratch = network_->NewScratch(kernels::KernelsFor(kernels::BestIsa()));
+    network_->Run(tokens, 1, state, scratch,
+                  [&](size_t, std::span<const float> logits) { all.emplace_back(logits.begin(), logits.end()); });
+    return all;
+  }
+
+  // Returns the expectations of a layer for the tokens from `first` on.
+  std::vector<float> SumOf(const std::vector<TokenId>& tokens, size_t first, size_t place) {
+    std::vector<float> sum(kExperts);
+    for (size_t end = first + 1; end <= tokens.size(); ++end) {
+      const std::vector<float> of_token = Alone({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(end)})[place];
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += of_token[i];
+    }
+    return sum;
   }
 
   // Returns the expectations for each layer, before the first one.
@@ -82,12 +116,12 @@ TEST_F(SidaPredictorTest, MakesTablesOfAllRows) {
                                               .makes_tables = true,
                                               .renormalises_weights = renormalises});
     Begin(*predictor, rows);
-    SidaNetwork::State state = network_->NewState();
-    SidaNetwork::Scratch scratch = network_->NewScratch();
-    std::vector<float> logits(kLayers * kExperts);
+    std::vector<TokenId> tokens;
+    for (const TokenRow& row : rows) tokens.push_back(row.token_id);
+    const std::vector<std::vector<float>> logits_of_rows = LogitsOf(tokens);
     std::vector<std::vector<float>> chosen(kLayers, std::vector<float>(kExperts));
     for (int64_t row = 0; row < kRows; ++row) {
-      network_->Step(rows[row].token_id, state, scratch, logits);
+      const std::vector<float>& logits = logits_of_rows[row];
       for (int64_t place = 0; place < kLayers; ++place) {
         const std::span<const float> of_layer = std::span<const float>(logits).subspan(place * kExperts, kExperts);
         const ExpertTable table = predictor->TableOf(place);
@@ -116,12 +150,8 @@ TEST_F(SidaPredictorTest, NamesAllLayersBeforeTheFirst) {
   EXPECT_EQ(predictor->distance(), kLayers);
   EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // no pass yet
   Begin(*predictor, {{1, 0, 4}, {1, 1, 9}});
-  std::vector<float> logits(kLayers * kExperts);
-  SidaNetwork::State state = network_->NewState();
-  SidaNetwork::Scratch scratch = network_->NewScratch();
   std::vector<std::vector<float>> expected(kLayers, std::vector<float>(kExperts));
-  for (const TokenId token : {4, 9}) {
-    network_->Step(token, state, scratch, logits);
+  for (const std::vector<float>& logits : LogitsOf({4, 9})) {
     for (size_t layer = 0; layer < kLayers; ++layer) {
       float sum = 0;
       for (size_t e = 0; e < kExperts; ++e) sum += std::exp(logits[layer * kExperts + e]);
@@ -210,6 +240,62 @@ TEST_F(SidaPredictorTest, SequencesOfAPassKeepTheirRoom) {
   // A pass without rows, as ranks have them, expects nothing.
   Begin(*predictor, {});
   EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());
+}
+
+TEST_F(SidaPredictorTest, WorksAheadOnPrompts) {
+  const auto predictor = MakePredictor();
+  Begin(*predictor, {{1, 0, 3}, {1, 1, 4}});
+  const ExpertPredictor::Work work = PrepareAhead(*predictor, {{2, 0, 5}, {2, 1, 6}});
+  ASSERT_TRUE(work.run);
+  EXPECT_GT(work.flops, 0);
+  EXPECT_FALSE(PrepareAhead(*predictor, {{2, 0, 5}, {2, 1, 6}}).run);  // once is enough
+  Begin(*predictor, {{1, 2, 9}});                                      // passes may come between
+  work.run();
+  EXPECT_EQ(AllOf(*predictor), Alone({3, 4, 9}));
+  // Nothing is left to do when the prompt's pass begins.
+  WithTokens({{2, 0, 5}, {2, 1, 6}},
+             [&](const PassTokens& tokens) { EXPECT_FALSE(predictor->Prepare(tokens, /*ahead=*/false).run); });
+  Begin(*predictor, {{2, 0, 5}, {2, 1, 6}});
+  Begin(*predictor, {{2, 2, 7}});
+  EXPECT_EQ(AllOf(*predictor), Alone({5, 6, 7}));
+}
+
+TEST_F(SidaPredictorTest, WorkAheadIsDoneAgainWhenOtherRowsCome) {
+  const auto predictor = MakePredictor();
+  PrepareAhead(*predictor, {{2, 0, 5}, {2, 1, 6}, {2, 2, 7}}).run();
+  Begin(*predictor, {{2, 0, 5}, {2, 1, 6}});
+  Begin(*predictor, {{2, 2, 8}});
+  EXPECT_EQ(AllOf(*predictor), Alone({5, 6, 8}));
+  // Also where the sequence has a past.
+  PrepareAhead(*predictor, {{2, 3, 9}, {2, 4, 10}}).run();
+  EXPECT_THAT(predictor->ExpectedAhead(2, 1), ElementsAreArray(SumOf({5, 6, 8, 9, 10}, 3, 1)));
+  EXPECT_THAT(predictor->ExpectedAhead(3, 1), IsEmpty());
+  Begin(*predictor, {{2, 3, 9}});
+  EXPECT_EQ(AllOf(*predictor), Alone({5, 6, 8, 9}));
+  Begin(*predictor, {{2, 4, 11}});
+  EXPECT_EQ(AllOf(*predictor), Alone({5, 6, 8, 9, 11}));
+}
+
+TEST_F(SidaPredictorTest, TheOldestWorkAheadIsDroppedFirst) {
+  const auto predictor = MakePredictor();
+  std::vector<ExpertPredictor::Work> works;
+  for (uint32_t id = 1; id <= 3; ++id) works.push_back(PrepareAhead(*predictor, {{id, 0, static_cast<TokenId>(id)}}));
+  for (const ExpertPredictor::Work& work : works) work.run();
+  const auto needs_work = [&](uint32_t id) {
+    bool needs = false;
+    WithTokens({{id, 0, static_cast<TokenId>(id)}}, [&](const PassTokens& tokens) {
+      const ExpertPredictor::Work work = predictor->Prepare(tokens, /*ahead=*/false);
+      needs = static_cast<bool>(work.run);
+      if (needs) work.run();
+    });
+    return needs;
+  };
+  EXPECT_TRUE(needs_work(1));
+  EXPECT_FALSE(needs_work(2));
+  EXPECT_FALSE(needs_work(3));
+  Begin(*predictor, {{1, 0, 1}});
+  Begin(*predictor, {{1, 1, 8}});
+  EXPECT_EQ(AllOf(*predictor), Alone({1, 8}));
 }
 
 }  // namespace

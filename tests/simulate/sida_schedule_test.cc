@@ -1,6 +1,7 @@
 // Proves in virtual time what naming the experts of a whole pass is worth to hybrid. With a network that is always
-// right, the disk reads for all layers while earlier ones are computed, and what it reads is used. Fetching for late
-// layers throws out no expert that an earlier layer wants. If the network is always wrong, little is lost.
+// right, the disk reads for all layers while earlier ones are computed, and what it reads is used. It also reads for
+// the next pass, if that pass's tokens are known. Fetching for late layers throws out no expert that an earlier layer
+// wants. If the network is always wrong, little is lost.
 #include <gmock/gmock.h>
 
 #include "penstock/simulate/pass_simulator.h"
@@ -53,10 +54,12 @@ std::shared_ptr<const SidaNetwork> NetworkOfTokens(int64_t shift) {
 
 struct SidaOutcome {
   double seconds = 0;
+  double ahead_s = 0;  // in which the predictor worked ahead
   ExpertCounters counters;
 };
 
-SidaOutcome SimulateTokens(PredictorKind predictor, int64_t num_slots, int64_t shift = 0) {
+// With `ahead`, the token of the next step is known.
+SidaOutcome SimulateTokens(PredictorKind predictor, int64_t num_slots, int64_t shift = 0, bool ahead = false) {
   ModelConfig config;
   config.vocab_size = 32000;
   config.model_dim = 2048;
@@ -72,18 +75,21 @@ SidaOutcome SimulateTokens(PredictorKind predictor, int64_t num_slots, int64_t s
                                 .ffn = WeightFormat::kInt8,
                                 .lm_head = WeightFormat::kInt8,
                                 .kv = KvFormat::kBF16};
-  PassSimulator::Args args{
-      .config = config,
-      .formats = formats,
-      .expert_bytes = ModelCost(config, formats).expert_bytes(),
-      .schedule = {.kind = ScheduleKind::kHybrid, .predictor = predictor},
-      .eviction = Eviction::kMrs,
-      .dram = {.num_slots = num_slots},
-      .rates = {.host_compute = [](const TaskCost& task) { return static_cast<double>(task.memory_bytes) / 8e9; },
-                .disk_to_dram = TransferTime(8e9)}};
+  PassSimulator::Args args{.config = config,
+                           .formats = formats,
+                           .expert_bytes = ModelCost(config, formats).expert_bytes(),
+                           .schedule = {.kind = ScheduleKind::kHybrid, .predictor = predictor},
+                           .eviction = Eviction::kMrs,
+                           .dram = {.num_slots = num_slots},
+                           .rates = {.host_compute =
+                                         [](const TaskCost& task) {
+                                           return static_cast<double>(task.memory_bytes) / 8e9 + task.flops / 1e12;
+                                         },
+                                     .disk_to_dram = TransferTime(8e9)}};
   if (TraitsOf(predictor).needs_network) {
     args.schedule.network = NetworkOfTokens(shift);
     args.schedule.network_state_bytes = args.schedule.network->shape().state_bytes();
+    args.schedule.max_ahead = ahead ? 1 : 0;
   }
   const auto simulator = PassSimulator::Create(args).value();
   SidaOutcome outcome;
@@ -91,10 +97,15 @@ SidaOutcome SimulateTokens(PredictorKind predictor, int64_t num_slots, int64_t s
     RowBatch batch;
     batch.AddRow(static_cast<TokenId>(step % kNumTokens), step, {}, 1, {});
     batch.logit_rows.push_back(0);
+    const auto next_token = static_cast<TokenId>((step + 1) % kNumTokens);
+    if (ahead) batch.next_rows.push_back({.sequence_id = 1, .first_pos = step + 1, .token_ids = {&next_token, 1}});
     TokenRouting routing(batch);
     outcome.seconds += simulator->Run(batch, {{0, 1}}, routing);
   }
   outcome.counters = simulator->counters();
+  for (const LaneUsage& lane : simulator->Usage()) {
+    if (lane.name == "predict") outcome.ahead_s = lane.busy_s;
+  }
   return outcome;
 }
 
@@ -113,6 +124,20 @@ TEST(SidaSchedule, FetchesWhatAllLayersWillNeed) {
     // The oracle sees three layers ahead, and only from the first layer's routing on.
     EXPECT_LE(sida.seconds, 1.01 * oracle.seconds);
     EXPECT_LE(sida.counters.bytes_read, none.counters.bytes_read * 105 / 100);
+  }
+}
+
+// If the next tokens are known, the disk goes on reading for them when this pass's experts are there.
+TEST(SidaSchedule, FetchesForLaterPasses) {
+  for (const int64_t num_slots : {24, 48}) {
+    SCOPED_TRACE(num_slots);
+    const SidaOutcome sida = SimulateTokens(PredictorKind::kSida, num_slots);
+    const SidaOutcome ahead = SimulateTokens(PredictorKind::kSida, num_slots, 0, /*ahead=*/true);
+    EXPECT_EQ(sida.ahead_s, 0);
+    EXPECT_GT(ahead.ahead_s, 0);
+    EXPECT_LT(ahead.seconds, sida.seconds);
+    EXPECT_GT(ahead.counters.hits, sida.counters.hits);
+    EXPECT_GE(ahead.counters.prefetch_used, ahead.counters.prefetched - 2 * kNumTopk * kNumLayers);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "penstock/chat/harmony.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/instrumented_engine.h"
+#include "penstock/engine/next_rows.h"
 #include "penstock/engine/rank_agreement.h"
 #include "penstock/engine/request_check.h"
 #include "penstock/engine/row_sampler.h"
@@ -95,8 +96,6 @@ class EngineImpl : public InstrumentedEngine {
   // Makes all ranks take the same step: each cuts its rows into as many micro-batches, some of them empty. Returns
   // whether any rank has rows.
   absl::StatusOr<bool> AgreeOnStep(std::vector<RowRange>& micro_batches);
-  // Says how an attention window was rounded to KV pages, and what a long context means.
-  void LogWindow() const;
   // Plans again with the predictor and eviction that penstock bench routing found best, if it ran.
   absl::Status PlanWithWinner(EngineOptions& options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
@@ -220,7 +219,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
     PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
   }
 
-  LogWindow();
+  LogWindow(policy().kv_window, info_.context_length, config);
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
   default_sampling_.top_k = generation.top_k;
@@ -229,17 +228,6 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   default_sampling_.repetition_penalty = generation.repetition_penalty;
   if (generation.max_new_tokens > 0) default_sampling_.max_tokens = generation.max_new_tokens;
   return absl::OkStatus();
-}
-
-void EngineImpl::LogWindow() const {
-  const KvWindow& window = policy().kv_window;
-  if (!window.on()) return;
-  LogInfo("attention window: each token sees the first {} tokens ({} asked for, in KV pages of {}) and the last {}",
-          window.sink_pages() * KvCache::kPageTokens, window.num_sinks, KvCache::kPageTokens, window.num_tokens);
-  if (info_.context_length > model_->config.max_positions) {
-    LogWarning("the context length of {} is more than the model's {}: it was not trained on later positions",
-               info_.context_length, model_->config.max_positions);
-  }
 }
 
 absl::Status EngineImpl::PlanWithWinner(EngineOptions& options, const EngineModel& model, const EngineRoom& room) {
@@ -412,6 +400,15 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   std::vector<RowRange> micro_batches;
   const std::vector<SequenceRows> chosen = ChooseRows(states, pass_limits());
   batch_.next_encodes = model_->config.encoder.is_on() && (IsToEncode(states, chosen) || FreesPlaces(chosen));
+  if (policy().schedule.max_ahead > 0) {
+    const auto shares_prefix = [&](const Sequence& sequence) { return KvSequence::NumShared(KvArgsOf(sequence)) > 0; };
+    batch_.next_rows = NextRowsOf({.running = running_,
+                                   .chosen = chosen,
+                                   .waiting = waiting_,
+                                   .num_places = static_cast<size_t>(policy().plan.batch_size),
+                                   .shares_prefix = shares_prefix},
+                                  pass_limits());
+  }
   for (const auto& micro_batch : CutMicroBatches(chosen, pass_limits())) {
     const int64_t begin = batch_.num_rows();
     for (const SequenceRows& part : micro_batch) AddRows(*running_[part.sequence_idx], part.num_rows);

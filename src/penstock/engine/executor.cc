@@ -46,6 +46,7 @@ Executor::Executor(Args& args)
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
+  if (args.policy.schedule.max_ahead > 0) predict_lane_ = runtime_.AddThreadLane("predict");
   if (args.communicator != nullptr) {
     ranks_ = {.communicator = args.communicator,
               .to_ranks_lane = runtime_.AddThreadLane("to_ranks"),
@@ -299,6 +300,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_statuses,
              .rows_at_once = host_.activations.dims.max_logit_rows,
              .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.model_dim),
+             .predict_lane = predict_lane_,
              .looks_ahead = NeedsGates(schedule_options_) || recorders_->records_scores(),
              .wants_scores = NeedsScores(schedule_options_) || recorders_->records_scores(),
              .on_routing = on_routing});

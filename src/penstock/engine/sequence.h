@@ -24,10 +24,11 @@ class Sequence {
   RequestId id() const { return id_; }
   const SamplingParams& sampling() const { return sampling_; }
 
-  // num_computed() counts the tokens whose KV entries exist, and num_pending() the other known tokens, which the next
-  // passes compute.
+  // num_known() counts the tokens that passes compute, num_computed() those of them whose KV entries exist, and
+  // num_pending() the others.
   int64_t num_computed() const { return num_computed_; }
-  int64_t num_pending() const { return static_cast<int64_t>(token_ids_.size()) - num_unwanted_ - num_computed_; }
+  int64_t num_known() const { return static_cast<int64_t>(token_ids_.size()) - num_unwanted_; }
+  int64_t num_pending() const { return num_known() - num_computed_; }
   int64_t num_unwanted() const { return num_unwanted_; }
   void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }

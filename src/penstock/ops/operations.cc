@@ -15,6 +15,7 @@ void RowBatch::Clear() {
   wants_best_only = false;
   draws_tokens = false;
   next_encodes = false;
+  next_rows.clear();
   windows_.clear();
 }
 

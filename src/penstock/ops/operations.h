@@ -18,6 +18,14 @@ namespace penstock {
 
 // The rows of one pass: (sequence, position) pairs. Rows of one sequence come in increasing position. All earlier
 // positions of the sequence are in the KV cache or among the rows before.
+// Rows of a sequence that will probably come in a later pass. Their tokens are known.
+struct NextRows {
+  uint32_t sequence_id = 0;
+  int64_t first_pos = 0;
+  std::span<const TokenId> token_ids;
+  bool encodes = false;  // they go through an encoder
+};
+
 struct RowBatch {
   std::vector<TokenId> token_ids;                     // [num_rows]
   std::vector<int64_t> positions;                     // [num_rows]
@@ -30,6 +38,7 @@ struct RowBatch {
   bool wants_best_only = false;     // only the token with the largest logit is wanted
   bool draws_tokens = false;        // in a simulation: tokens are drawn at random
   bool next_encodes = false;        // the next pass probably goes through the encoder (LayersOf())
+  std::vector<NextRows> next_rows;  // for predictors that work ahead, in the order of their passes
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();

@@ -5,6 +5,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
@@ -79,15 +80,25 @@ absl::StatusOr<std::optional<SidaShape>> ReadNetworkShape(const Policy& policy, 
   return shape;
 }
 
-// Returns the states of sequences that a network keeps for each place of the batch. If it replaces routers, a running
-// sequence must keep its state, although others have come and gone since its last pass: at most as many as have places
-// in a pass of an encoder and in one of the decoder.
-int64_t NumStates(const Policy& policy) { return policy.predictor_replaces_routers ? 2 : 1; }
+// Returns the sequences that a network follows for each place of the batch: one that runs, and one that waits. If it
+// replaces routers, a running sequence must keep its state, although others have come and gone since its last pass: at
+// most as many as have places in a pass of an encoder and in one of the decoder.
+int64_t NumStates(const Policy& policy) { return policy.predictor_replaces_routers ? 3 : 2; }
 
-// Returns the bytes of a row in the tables of a network that replaces routers: an expert and its weight for each
-// choice.
-uint64_t TableRowBytes(const ModelConfig& config) {
-  return static_cast<uint64_t>(config.num_moe_layers() * config.num_topk) * (sizeof(int32_t) + sizeof(float));
+// Returns the bytes that a predictor with a network keeps for each place of the batch. Besides the states, these are
+// for a sequence that runs and for one that waits: how probably each expert is wanted, and the state before its next
+// rows.
+uint64_t PredictorPlaceBytes(const Policy& policy, const SidaShape& shape) {
+  const auto num_experts = static_cast<uint64_t>(shape.num_layers * shape.num_experts);
+  return static_cast<uint64_t>(NumStates(policy) + 2) * shape.state_bytes() + 2 * num_experts * sizeof(float);
+}
+
+// Returns the bytes that it keeps for each row of a pass and for each row of later ones: the token, and in place of
+// routers an expert and its weight for each choice. The rows of the pass have these twice.
+uint64_t PredictorRowBytes(const Policy& policy, const ModelConfig& config) {
+  const auto num_choices = static_cast<uint64_t>(config.num_moe_layers() * config.num_topk);
+  const uint64_t table_bytes = policy.predictor_replaces_routers ? num_choices * (sizeof(int32_t) + sizeof(float)) : 0;
+  return 2 * sizeof(TokenId) + 3 * table_bytes;
 }
 
 // Reads the network for the schedule that the plan has chosen.
@@ -98,6 +109,7 @@ absl::Status LoadNetwork(const Policy& policy, const SidaShape& shape, ChosenPol
   PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule.network, SidaNetwork::Load(policy.predictor_path));
   chosen.schedule.network_state_bytes =
       shape.state_bytes() * static_cast<uint64_t>(NumStates(policy) * chosen.plan.batch_size);
+  chosen.schedule.max_ahead = 2 * chosen.plan.batch_size;
   return absl::OkStatus();
 }
 
@@ -219,6 +231,16 @@ absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const 
   return options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
 }
 
+void LogWindow(const KvWindow& window, int64_t context_length, const ModelConfig& config) {
+  if (!window.on()) return;
+  LogInfo("attention window: each token sees the first {} tokens ({} asked for, in KV pages of {}) and the last {}",
+          window.sink_pages() * KvCache::kPageTokens, window.num_sinks, KvCache::kPageTokens, window.num_tokens);
+  if (context_length > config.max_positions) {
+    LogWarning("the context length of {} is more than the model's {}: it was not trained on later positions",
+               context_length, config.max_positions);
+  }
+}
+
 absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                                       std::shared_ptr<const ExpertLayouts> layouts) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
@@ -264,9 +286,9 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SidaShape> network, ReadNetworkShape(options.policy, model));
   if (network.has_value()) {
-    inputs.fixed_bytes += network->network_bytes();
-    inputs.bytes_per_sequence += static_cast<uint64_t>(NumStates(options.policy)) * network->state_bytes();
-    if (options.policy.predictor_replaces_routers) inputs.bytes_per_row = TableRowBytes(model.config);
+    inputs.fixed_bytes += network->network_bytes() + 2 * network->scratch_bytes();
+    inputs.bytes_per_sequence += PredictorPlaceBytes(options.policy, *network);
+    inputs.bytes_per_row = PredictorRowBytes(options.policy, model.config);
   }
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);

@@ -64,6 +64,9 @@ absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);
 // tokens see all others.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
+// Says how an attention window was rounded to KV pages, and what a long context means. Says nothing without a window.
+void LogWindow(const KvWindow& window, int64_t context_length, const ModelConfig& config);
+
 // Plans an engine. `layouts` may be those of another plan for the same model, dtype and division among ranks, which
 // saves time. kUsage for options that contradict each other, kResources when a budget does not suffice. kIo or kInput
 // when a file that the policy names cannot be read or is invalid: a correlation table, or a routing trace.

@@ -272,4 +272,15 @@ constexpr PredictorTraits kPredictors[] = {
 std::span<const PredictorTraits> Predictors() { return kPredictors; }
 const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[static_cast<size_t>(kind)]; }
 
+void ForEachSequence(const PassTokens& pass, absl::FunctionRef<void(const PassTokens& rows, size_t first_row)> visit) {
+  const size_t num_rows = pass.sequence_ids.size();
+  for (size_t begin = 0, end = 0; begin < num_rows; begin = end) {
+    while (end < num_rows && pass.sequence_ids[end] == pass.sequence_ids[begin]) ++end;
+    visit({.sequence_ids = pass.sequence_ids.subspan(begin, end - begin),
+           .positions = pass.positions.subspan(begin, end - begin),
+           .token_ids = pass.token_ids.subspan(begin, end - begin)},
+          begin);
+  }
+}
+
 }  // namespace penstock

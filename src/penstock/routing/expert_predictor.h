@@ -14,11 +14,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/policy.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/routing_source.h"
@@ -43,6 +45,9 @@ struct RoutedLayer {
   RoutingSource* routing = nullptr;        // routing of the pass
 };
 
+// Calls visit(rows, first_row) for the rows of each sequence of a pass.
+void ForEachSequence(const PassTokens& pass, absl::FunctionRef<void(const PassTokens& rows, size_t first_row)> visit);
+
 class ExpertPredictor {
  public:
   struct Args {
@@ -53,6 +58,7 @@ class ExpertPredictor {
     int64_t max_paths = kDefaultMaxPaths;
     uint64_t max_bytes = 8u << 20;
     std::shared_ptr<const SidaNetwork> network = nullptr;  // of sida
+    int64_t max_ahead = 0;                                 // sequences whose work may be done ahead
     bool makes_tables = false;                             // TableOf() is asked for
     bool renormalises_weights = true;                      // in tables: the weights of a row add up to 1
   };
@@ -60,6 +66,15 @@ class ExpertPredictor {
 
   // Returns how many layers with experts it looks ahead.
   virtual int64_t distance() const = 0;
+  // Work that a predictor does before a pass.
+  struct Work {
+    std::function<void()> run;  // empty: nothing is to be done
+    double flops = 0;
+  };
+  // Returns the work that BeginPass() will need for these rows of one sequence, so that it is done beforehand, on any
+  // thread. If `ahead`, they come in a later pass, or never. REQUIRES: works of one kind (ahead or not) run one after
+  // the other, and the work of a sequence ends before its next rows are given here or to BeginPass().
+  virtual Work Prepare(const PassTokens& /*rows*/, bool /*ahead*/) { return {}; }
   // Reports a pass before its first layer. Layers may also be reported without it.
   virtual void BeginPass(const PassTokens& /*pass*/) {}
   // Reports a layer. Called once for each layer of a pass, in order.
@@ -69,6 +84,9 @@ class ExpertPredictor {
   // distance()). After BeginPass(), the first layer with experts is 1 ahead. After the last layer the count continues
   // in the next pass with the same rows. Empty when the predictor knows nothing. Valid until the next call.
   virtual std::span<const float> ExpectedRows(int64_t ahead) = 0;
+  // Returns [num_experts] for the place-th layer with experts and the rows of a sequence whose work has been done
+  // ahead. Empty if there are none. Valid until the next call.
+  virtual std::span<const float> ExpectedAhead(uint32_t /*sequence_id*/, int64_t /*place*/) { return {}; }
   // Returns the likeliest experts of the place-th layer with experts, for the rows of BeginPass(), and their
   // probabilities as weights. Valid until the next BeginPass(). Empty for predictors that make no tables.
   virtual ExpertTable TableOf(int64_t /*place*/) const { return {}; }

@@ -17,6 +17,7 @@
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/routing/sida_network.h"
+#include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
 namespace {
@@ -103,23 +104,16 @@ absl::Status CheckTensors(const std::vector<TensorInfo>& tensors, SidaShape& sha
   return CheckTensor(tensors, "output.bias", {shape.num_layers, shape.num_experts});
 }
 
-// Returns [num_columns, num_rows] of a matrix [num_rows, num_columns].
-std::vector<float> Transposed(const std::vector<float>& matrix, size_t num_columns) {
-  const size_t num_rows = matrix.size() / num_columns;
-  std::vector<float> columns(matrix.size());
-  for (size_t row = 0; row < num_rows; ++row) {
-    for (size_t j = 0; j < num_columns; ++j) columns[j * num_rows + row] = matrix[row * num_columns + j];
-  }
-  return columns;
-}
-
 }  // namespace
 
 uint64_t SidaShape::network_bytes() const {
-  const auto of = [](int64_t a, int64_t b) { return static_cast<uint64_t>(a) * static_cast<uint64_t>(b) * 4; };
-  // Matrices are transposed when they are read, the largest one beside its copy.
-  const uint64_t output = of(num_layers * num_experts, dim + 1);
-  return of(vocab_size, dim) + of(dim, 25 * dim + 16) + 3 * output + kMaxSidaHeaderBytes;
+  const auto floats = [](int64_t a, int64_t b) { return static_cast<uint64_t>(a) * static_cast<uint64_t>(b) * 4; };
+  const auto packed = [&](int64_t num_cols) { return PackedBytes(WeightFormat::kF32, num_cols, dim); };
+  const int64_t num_outputs = num_layers * num_experts;
+  // A matrix lies beside its packed form while it is read.
+  const uint64_t read = floats(std::max(num_outputs, 4 * dim), dim);
+  return floats(vocab_size, dim) + 4 * packed(4 * dim) + packed(dim) + packed(num_outputs) + read +
+         floats(num_outputs + 8 * dim, 1) + kMaxSidaHeaderBytes;
 }
 
 uint64_t SidaShape::state_bytes() const {
@@ -169,7 +163,7 @@ absl::StatusOr<std::shared_ptr<const SidaNetwork>> SidaNetwork::Read(Reader read
   PENSTOCK_ASSIGN_OR_RETURN(const Header header, ReadHeader(reader, file_bytes));
   auto network = std::shared_ptr<SidaNetwork>(new SidaNetwork());
   network->shape_ = header.shape;
-  const size_t dim = network->shape_.dim;
+  const int64_t dim = network->shape_.dim;
   absl::Status status;
   const auto read = [&](std::string_view name) {
     const TensorInfo& tensor = **FindTensor(header.tensors, name);
@@ -187,12 +181,12 @@ absl::StatusOr<std::shared_ptr<const SidaNetwork>> SidaNetwork::Read(Reader read
   for (size_t layer = 0; layer < 2; ++layer) {
     const auto& [input, hidden, bias] = kLstmNames[layer];
     Lstm& lstm = network->lstm_[layer];
-    lstm.input = Transposed(read(input), dim);
-    lstm.hidden = Transposed(read(hidden), dim);
+    lstm.input = Pack(read(input), dim);
+    lstm.hidden = Pack(read(hidden), dim);
     lstm.bias = read(bias);
   }
-  network->query_ = Transposed(read("attention.query"), dim);
-  network->output_ = Transposed(read("output.weight"), dim);
+  network->query_ = Pack(read("attention.query"), dim);
+  network->output_ = Pack(read("output.weight"), dim);
   network->bias_ = read("output.bias");
   PENSTOCK_RETURN_IF_ERROR(status);
   return network;

@@ -12,7 +12,8 @@
 // [4 dim, dim] with lstm.0.bias and lstm.1.bias [4 dim] (gates in the order input, forget, cell, output),
 // attention.query [dim, dim], output.weight [num_layers, num_experts, dim] and output.bias [num_layers, num_experts].
 //
-// Every sum is added up in a fixed order, so the same tokens give the same logits.
+// Products of matrices are those of kernels/kernel_table.h, and all other sums have a fixed order. So the same tokens
+// give the same logits, in pieces of any size and with any instruction set.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/safetensors.h"
+#include "penstock/kernels/kernel_table.h"
 
 namespace penstock {
 
@@ -38,7 +40,8 @@ struct SidaShape {
 
   // Returns the most memory that a network takes, while it is read and later.
   uint64_t network_bytes() const;
-  uint64_t state_bytes() const;  // of a sequence
+  uint64_t state_bytes() const;    // of a sequence
+  uint64_t scratch_bytes() const;  // of SidaNetwork::Scratch
 };
 
 // Returns kModel, naming what differs, if the network is of another model. An empty `fingerprint` is unknown and fits.
@@ -69,15 +72,25 @@ class SidaNetwork {
   const SidaShape& shape() const { return shape_; }
   State NewState() const;
 
-  // The buffers of a step, which any number of sequences may share.
+  // The buffers of Run(), which any number of sequences may share.
   struct Scratch {
-    std::vector<float> gates, hidden, query, scores, sorted, weights;
+    const kernels::KernelTable* kernels = nullptr;
+    // For each of the rows that are computed at once:
+    std::vector<float> x, first, second, asked;  // [num_rows, dim]
+    std::vector<float> inputs;                   // [num_rows, 4 dim]
+    std::vector<float> queries;                  // [num_rows, dim]
+    std::vector<float> logits;                   // [num_rows, num_layers, num_experts]
+    std::vector<float> gates, scores, sorted, weights;
   };
-  Scratch NewScratch() const;
+  Scratch NewScratch(const kernels::KernelTable& kernels) const;
 
-  // Goes on by one token. Sets `logits` [num_layers, num_experts]; if it is empty, only the state changes. REQUIRES:
-  // 0 <= token_id < vocab_size.
-  void Step(int32_t token_id, State& state, Scratch& scratch, std::span<float> logits) const;
+  // Goes on by these tokens. Calls take(i, logits) for token 0 and every `stride`-th after it, in order; with 0, for
+  // none. The logits [num_layers, num_experts] may be overwritten. REQUIRES: all ids are below vocab_size and not
+  // negative.
+  using Taker = absl::FunctionRef<void(size_t token_idx, std::span<float> logits)>;
+  void Run(std::span<const int32_t> token_ids, size_t stride, State& state, Scratch& scratch, Taker take) const;
+  // Returns the multiplications and additions of Run() for one token.
+  double flops_per_token() const;
 
  private:
   // Fills `out` with bytes of the file.
@@ -86,23 +99,37 @@ class SidaNetwork {
     SidaShape shape;
     std::vector<TensorInfo> tensors;
   };
+  // A matrix [num_cols, inner_dim] of outputs and inputs, in the panels of tensor/packed_matrix.h.
+  struct Matrix {
+    struct alignas(64) Line {
+      std::byte bytes[64];
+    };
+    int64_t num_cols = 0;
+    int64_t inner_dim = 0;
+    std::vector<Line> panels;
+  };
   struct Lstm {
-    std::vector<float> input, hidden;  // [dim, 4 dim]
-    std::vector<float> bias;           // [4 dim]
+    Matrix input, hidden;     // [4 dim, dim]
+    std::vector<float> bias;  // [4 dim]
   };
 
   SidaNetwork() = default;
+  static Matrix Pack(const std::vector<float>& values, int64_t inner_dim);
   static absl::StatusOr<Header> ReadHeader(Reader reader, uint64_t file_bytes);
   static absl::StatusOr<std::shared_ptr<const SidaNetwork>> Read(Reader reader, uint64_t file_bytes);
-  void StepLstm(size_t layer, const float* x, State& state, Scratch& scratch) const;
-  void Attend(const State& state, Scratch& scratch) const;
+  // Sets y [num_rows, num_cols] to x [num_rows, inner_dim] times the matrix, plus the bias [num_cols] if there is one.
+  static void Multiply(const kernels::KernelTable& kernels, const Matrix& matrix, const float* x, int64_t num_rows,
+                       const float* bias, float* y);
+  void RunLstm(const Lstm& lstm, const float* x, int64_t num_rows, float* cell, float* output, Scratch& scratch,
+               float* outputs) const;
+  void Attend(const State& state, const float* query, Scratch& scratch, float* out) const;
 
   SidaShape shape_;
   std::vector<float> table_;  // [vocab_size, dim]
   Lstm lstm_[2];
-  std::vector<float> query_;   // [dim, dim]: column by column, like all matrices here
-  std::vector<float> output_;  // [dim, num_layers, num_experts]
-  std::vector<float> bias_;    // [num_layers, num_experts]
+  Matrix query_;             // [dim, dim]
+  Matrix output_;            // [num_layers * num_experts, dim]
+  std::vector<float> bias_;  // [num_layers, num_experts]
 };
 
 }  // namespace penstock

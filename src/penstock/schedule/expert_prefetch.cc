@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kMaxBrought = 4;
+// Bytes of experts that are under way at once if all are named in order. A disk needs several small reads for its full
+// rate, and an expert that was not named waits for these bytes.
+constexpr uint64_t kInOrderBytes = 1 * kMiB;
 constexpr double kLastShare = 0.05;  // weight of the latest expert in a rate
 constexpr int64_t kTriesAgain = 64;  // while fetching is not worthwhile, one expert in this many is still fetched
 constexpr size_t kMaxJudged = 256;   // experts that may wait to be judged
@@ -21,9 +25,10 @@ void ExpertPrefetch::SetNext(std::vector<ExpertKey> keys) {
   in_order_ = false;
 }
 
-void ExpertPrefetch::SetNextInOrder(std::span<const ExpertKey> keys) {
+void ExpertPrefetch::SetNextInOrder(std::span<const ExpertKey> keys, bool is_certain) {
   next_.assign(keys.rbegin(), keys.rend());
   in_order_ = true;
+  is_certain_ = is_certain;
 }
 
 int64_t ExpertPrefetch::MaxBrought(const ExpertStore& store) const {
@@ -40,37 +45,52 @@ bool ExpertPrefetch::Holds(ExpertKey key) const {
 void ExpertPrefetch::GiveUp(Pass& pass) { pass.experts().Abandon(*std::exchange(coming_, std::nullopt)); }
 
 void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
-  ExpertStore& store = pass.experts();
   Runtime& runtime = pass.runtime();
-  if (!runtime.Done(last_page_)) {
-    events.push_back(last_page_);
-    return;
-  }
-  if (coming_.has_value() && !runtime.Wait(last_page_).ok()) GiveUp(pass);
+  std::erase_if(under_way_, [&](const Event& page) { return runtime.Done(page); });
+  if (coming_.has_value() && runtime.Done(last_page_) && !runtime.Wait(last_page_).ok()) GiveUp(pass);
+  while (under_way_.size() < MaxUnderWay(pass) && IssueNext(pass)) under_way_.push_back(last_page_);
+  events.insert(events.end(), under_way_.begin(), under_way_.end());
+}
+
+size_t ExpertPrefetch::MaxUnderWay(Pass& pass) const {
+  if (!in_order_) return 1;
+  const ExpertLayouts& layouts = pass.experts().layouts();
+  const uint64_t bytes = is_certain_ ? kReadAheadBytes : kInOrderBytes;
+  return std::max<uint64_t>(1, bytes / std::max<uint64_t>(1, layouts.slot_bytes()));
+}
+
+bool ExpertPrefetch::IssueNext(Pass& pass) {
+  ExpertStore& store = pass.experts();
   const int64_t max = MaxBrought(store);
   while (!coming_.has_value() && !next_.empty() && std::ssize(brought_) < max) {
     const ExpertKey key = next_.back();
     if (in_order_ && store.IsPresent(key) && !store.is_pinned(key) && !Holds(key)) {
       std::optional<ExpertLease> lease = store.Acquire(key, FetchReason::kPredicted);
-      if (!lease.has_value()) return;
+      if (!lease.has_value()) return false;
       brought_.push_back(*std::move(lease));
     }
     const bool is_below = pass.host_experts() == nullptr || pass.host_experts()->HasArrived(key);
     if (!store.IsPresent(key) && is_below) {
-      if (!IsWorthwhile()) return next_.clear();
+      if (!IsWorthwhile()) {
+        next_.clear();
+        return false;
+      }
       const ExpertKey victim = store.VictimFor(key);
       coming_ = store.AcquireByPages(key, FetchReason::kPredicted);
-      if (!coming_.has_value()) return;  // tries again when there is a slot
+      if (!coming_.has_value()) return false;  // tries again when there is a slot
       if (came_.size() < kMaxJudged) came_.push_back(key);
       if (victim != kNoExpert && left_.size() < kMaxJudged) left_.push_back(victim);
     }
     next_.pop_back();
   }
-  if (!coming_.has_value()) return;
-  if (!store.IssuePage()) return GiveUp(pass);  // the tier below has no room
+  if (!coming_.has_value()) return false;
+  if (!store.IssuePage()) {  // the tier below has no room
+    GiveUp(pass);
+    return false;
+  }
   last_page_ = coming_->arrived();
   if (store.num_waiting_pages() == 0) brought_.push_back(*std::exchange(coming_, std::nullopt));
-  events.push_back(last_page_);
+  return true;
 }
 
 bool ExpertPrefetch::IsWorthwhile() { return wanted_rate_ > missed_rate_ || ++num_asked_ % kTriesAgain == 0; }

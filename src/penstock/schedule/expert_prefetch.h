@@ -1,6 +1,6 @@
 // Fetches experts that later layers will probably want, page by page and only while the link is idle. So a wanted
-// expert waits for one page at most. Experts that turn out not to be wanted are abandoned. Experts are fetched to a
-// device only from DRAM: pages that wait for a disk would block the link.
+// expert waits for one page at most, or for a few small experts (see below). Experts that turn out not to be wanted are
+// abandoned. Experts are fetched to a device only from DRAM: pages that wait for a disk would block the link.
 //
 // A fetched expert replaces another expert. Two rates are counted: how often the fetched experts were computed in their
 // layer, and how often the replaced experts were chosen in theirs. As long as the replaced experts are missed more
@@ -8,7 +8,7 @@
 //
 // If the experts of all later layers are known, they are named in the order in which the layers need them. Named
 // experts that are present are then held, like those that were fetched. So a fetch for a late layer replaces no expert
-// that an earlier layer will probably want.
+// that an earlier layer will probably want. Several small ones are then fetched at once.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,11 @@ class ExpertPrefetch {
  public:
   // Names the experts to fetch next, in this order, in place of those named before. Present experts are skipped.
   void SetNext(std::vector<ExpertKey> keys);
-  // The same, but holds the present ones. They are in the order of their layers.
-  void SetNextInOrder(std::span<const ExpertKey> keys);
-  // Issues the next page if the previous one has arrived. Adds the arrival of the page under way to `events`: after it,
-  // there may be another page to issue.
+  // The same, but holds the present ones. They are in the order of their layers. If it is certain that these and no
+  // others will be wanted, they are fetched as fast as the disk can.
+  void SetNextInOrder(std::span<const ExpertKey> keys, bool is_certain);
+  // Issues the next pages, as far as earlier ones have arrived. Adds the arrivals of the pages under way to `events`:
+  // after each, there may be another page to issue.
   void Issue(Pass& pass, std::vector<Event>& events);
   // Returns whether an expert is being fetched and some of its pages have not been issued.
   bool IsComing(ExpertKey key) const { return coming_.has_value() && coming_->key() == key; }
@@ -41,6 +42,9 @@ class ExpertPrefetch {
 
  private:
   void GiveUp(Pass& pass);
+  // Issues one page and sets last_page_. Returns false if there is none to issue now.
+  bool IssueNext(Pass& pass);
+  size_t MaxUnderWay(Pass& pass) const;  // pages
   bool IsWorthwhile();
   // Returns the maximum number of experts to hold.
   int64_t MaxBrought(const ExpertStore& store) const;
@@ -52,8 +56,10 @@ class ExpertPrefetch {
   std::vector<ExpertKey> next_;  // in reverse order: the next one is last
   std::optional<ExpertLease> coming_;
   std::vector<ExpertLease> brought_;
-  bool in_order_ = false;  // the experts of all later layers are named
+  bool in_order_ = false;    // the experts of all later layers are named
+  bool is_certain_ = false;  // and no others will be wanted
   Event last_page_;
+  std::vector<Event> under_way_;              // pages
   std::vector<ExpertKey> came_, left_;        // fetched and replaced experts, not judged yet
   double wanted_rate_ = 1, missed_rate_ = 0;  // recent rates of wanted experts in came_, chosen ones in left_
   int64_t num_asked_ = 0;

@@ -17,6 +17,19 @@ Pass::Pass(PassArgs args)
   args_.row_status.assign(args_.batch.num_rows(), absl::OkStatus());
 }
 
+Event Pass::IssueWork(LaneIdx lane, ExpertPredictor::Work work) {
+  Task task = {.lane = lane, .label = {.name = "predict"}, .cost = {.flops = work.flops}};
+  if (args_.is_simulated()) {
+    work.run();  // predictors are the same in a simulation, which skips the bodies of tasks
+  } else {
+    task.body = [run = std::move(work.run)] {
+      run();
+      return absl::OkStatus();
+    };
+  }
+  return runtime().Issue(std::move(task));
+}
+
 Event Pass::IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t num_best) {
   const Event computed = tasks_.Issue(args_.compute(), {.name = "logits"}, args_.cost.Logits(std::ssize(rows)), {},
                                       [rows, num_best](Operations& operations) {

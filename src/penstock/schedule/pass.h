@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_attention.h"
 #include "penstock/schedule/pass_ffn.h"
@@ -61,6 +63,12 @@ class Pass {
     return std::count(config().layer_has_experts.begin(), config().layer_has_experts.begin() + layer_idx, true);
   }
 
+  // Issues work of a predictor for this pass, on the host. IssueAhead() issues work for later passes on a lane of its
+  // own, which the pass does not wait for. REQUIRES: predicts_ahead().
+  Event IssueWork(ExpertPredictor::Work work) { return IssueWork(args_.host.lane, std::move(work)); }
+  Event IssueAhead(ExpertPredictor::Work work) { return IssueWork(args_.predict_lane, std::move(work)); }
+  bool predicts_ahead() const { return args_.predict_lane >= 0; }
+
   PassAttention& attention() { return attention_; }
   PassFfn& ffn() { return ffn_; }
   // Computes the logits of the batch's logit_rows and hands them to the sink, a few rows at a time. For an
@@ -68,6 +76,7 @@ class Pass {
   absl::Status Finish(LogitsSink sink);
 
  private:
+  Event IssueWork(LaneIdx lane, ExpertPredictor::Work work);
   // Issues the logits of some rows; at the event, they are on the host. `num_best`: rows whose best token the processor
   // picks.
   Event IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t num_best);

@@ -85,6 +85,7 @@ struct PassArgs {
   std::vector<absl::Status>& row_status;  // [num_rows]: OK, or why the row has no result; written by tasks
   int64_t rows_at_once = 1;               // rows whose logits are computed at once
   int64_t ffn_row_bytes = 0;              // bytes of a row in the form that experts take
+  LaneIdx predict_lane = -1;              // of predictors that work ahead of the pass; -1: none does
   // Whether Route() also runs the gates of the next layers, for RoutingSource::ChoicesAhead().
   bool looks_ahead = false;
   // Whether router scores are copied to the host (RoutingSource::Scores()) even if no eviction policy wants them.

@@ -44,6 +44,7 @@ struct ScheduleOptions {
   bool replaces_routers = false;                   // the predictor does; it has a network
   std::shared_ptr<const SidaNetwork> network = nullptr;  // of the predictor, if it needs one
   uint64_t network_state_bytes = 0;                      // of the sequences that it follows
+  int64_t max_ahead = 0;  // sequences for whose next rows the network runs beside the passes before them
 };
 
 // A row of the table of schedules (include/penstock/schedules.def): what the rest of the engine needs to know.

@@ -28,6 +28,7 @@ PassSimulator::PassSimulator(Args args)
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
   disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay);
+  if (args_.schedule.max_ahead > 0) predict_lane_ = runtime_.AddLane("predict", args_.rates.host_compute);
   if (args_.communicator == nullptr) return;
   const Link& link = args_.link;
   ranks_ = {.communicator = args_.communicator,
@@ -113,6 +114,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_status,
              .rows_at_once = args_.rows_at_once,
              .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim,
+             .predict_lane = predict_lane_,
              .looks_ahead = NeedsGates(args_.schedule),
              .wants_scores = NeedsScores(args_.schedule)});
   issue(pass);

@@ -75,6 +75,7 @@ class PassSimulator {
   SimulatedRuntime runtime_;
   LaneIdx host_lane_ = 0;
   LaneIdx disk_lane_ = 0;
+  LaneIdx predict_lane_ = -1;
   PassDevice device_;
   std::optional<PassRankLanes> ranks_;
   std::optional<KvStaging> kv_staging_;

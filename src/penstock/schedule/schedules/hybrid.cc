@@ -48,6 +48,7 @@ class HybridSchedule : public Schedule {
                    .max_paths = MaxCorrelationPaths(config, 1),
                    .max_bytes = options.network == nullptr ? ScheduleBytes(config, 1) : options.network_state_bytes,
                    .network = options.network,
+                   .max_ahead = options.max_ahead,
                    .makes_tables = options.replaces_routers,
                    .renormalises_weights = config.router.renormalises});
   }
@@ -55,7 +56,7 @@ class HybridSchedule : public Schedule {
   absl::Status Run(Pass& pass) override {
     const RowRange rows = pass.all_rows();
     const std::span<const RowRange> micro_batches = pass.micro_batches();
-    Begin(pass);
+    PENSTOCK_RETURN_IF_ERROR(Begin(pass));
     for (const RowRange& micro_batch : micro_batches) pass.attention().Embed(micro_batch);
     auto place = static_cast<size_t>(pass.PlaceOf(pass.layers().begin));
     for (int64_t layer_idx = pass.layers().begin; layer_idx < pass.layers().end; ++layer_idx) {
@@ -215,35 +216,105 @@ class HybridSchedule : public Schedule {
   }
 
   // Tells the predictor the rows of the pass, before its first layer, and fetches what it names.
-  void Begin(Pass& pass) {
-    if (predictor_ == nullptr) return;
+  absl::Status Begin(Pass& pass) {
+    if (predictor_ == nullptr) return absl::OkStatus();
     const RowBatch& batch = pass.batch();
-    predictor_->BeginPass(
-        {.sequence_ids = batch.sequence_ids, .positions = batch.positions, .token_ids = batch.token_ids});
-    if (!TraitsOf(options_.predictor).needs_network) return;
+    const PassTokens tokens = {
+        .sequence_ids = batch.sequence_ids, .positions = batch.positions, .token_ids = batch.token_ids};
+    PENSTOCK_RETURN_IF_ERROR(Prepare(pass, tokens));
+    predictor_->BeginPass(tokens);
+    if (pass.predicts_ahead()) PrepareAhead(pass);
+    if (!TraitsOf(options_.predictor).needs_network) return absl::OkStatus();
     if (pass.host_experts() == nullptr) NameInOrder(pass);
     Name(pass, static_cast<size_t>(pass.PlaceOf(pass.layers().begin)));
     std::vector<Event> events;
     prefetch_.Issue(pass, events);
+    return absl::OkStatus();
+  }
+
+  // Does the predictor's work for the rows of the pass, as far as it was not done ahead.
+  absl::Status Prepare(Pass& pass, const PassTokens& tokens) {
+    Event last;
+    absl::Status status;
+    ForEachSequence(tokens, [&](const PassTokens& rows, size_t) {
+      status.Update(EndWorkAhead(pass, rows.sequence_ids.front()));
+      ExpertPredictor::Work work = predictor_->Prepare(rows, /*ahead=*/false);
+      if (work.run) last = pass.IssueWork(std::move(work));
+    });
+    status.Update(pass.runtime().Wait(last));
+    return status;
+  }
+
+  absl::Status EndWorkAhead(Pass& pass, uint32_t sequence_id) {
+    const auto work = std::ranges::find(works_ahead_, sequence_id, &WorkAhead::sequence_id);
+    if (work == works_ahead_.end()) return absl::OkStatus();
+    const Event done = work->done;
+    works_ahead_.erase(work);
+    return pass.runtime().Wait(done);
+  }
+
+  // Issues the predictor's work for the rows that come in later passes.
+  void PrepareAhead(Pass& pass) {
+    std::vector<WorkAhead> works;
+    std::vector<uint32_t> ids;
+    std::vector<int64_t> positions;
+    for (const NextRows& rows : pass.batch().next_rows) {
+      const auto known = std::ranges::find(works_ahead_, rows.sequence_id, &WorkAhead::sequence_id);
+      if (known != works_ahead_.end()) {
+        works.push_back(*known);
+        continue;
+      }
+      ids.assign(rows.token_ids.size(), rows.sequence_id);
+      positions.resize(rows.token_ids.size());
+      std::iota(positions.begin(), positions.end(), rows.first_pos);
+      ExpertPredictor::Work work = predictor_->Prepare(
+          {.sequence_ids = ids, .positions = positions, .token_ids = rows.token_ids}, /*ahead=*/true);
+      if (!work.run) continue;
+      works.push_back({.sequence_id = rows.sequence_id,
+                       .layers = LayersOf(pass.config(), rows.encodes),
+                       .done = pass.IssueAhead(std::move(work))});
+    }
+    // Works for rows that will not come after all: they must have ended before their sequence's next work begins.
+    for (WorkAhead& work : works_ahead_) {
+      const bool is_kept = std::ranges::find(works, work.sequence_id, &WorkAhead::sequence_id) != works.end();
+      if (!is_kept && !pass.runtime().Done(work.done)) works.push_back(std::move(work));
+    }
+    works_ahead_ = std::move(works);
   }
 
   // Sets in_order_ to the experts of all layers that rows will probably choose.
   void NameInOrder(Pass& pass) {
     in_order_.clear();
     in_order_from_.assign(1, 0);
+    for (WorkAhead& work : works_ahead_) work.is_named = false;
     for (size_t place = 0; place < moe_layers_.size(); ++place) {
-      if (!pass.layers().Contains(moe_layers_[place])) {  // the other side of an encoder-decoder model
-        in_order_from_.push_back(in_order_.size());
-        continue;
-      }
-      const std::span<const float> expected = predictor_->ExpectedRows(static_cast<int64_t>(place) + 1);
-      if (!expected.empty()) KeepLikely(expected);
-      for (size_t i = 0; i < expected.size() && likely_[order_[i]] >= kLeastRows; ++i) {
-        const ExpertLayouts& layouts = pass.experts().layouts();
-        if (!layouts.is_here(moe_layers_[place], order_[i])) continue;
-        in_order_.push_back(layouts.KeyOf(moe_layers_[place], order_[i]));
+      // Not those of the other side of an encoder-decoder model.
+      if (pass.layers().Contains(moe_layers_[place])) {
+        AddInOrder(pass, moe_layers_[place], predictor_->ExpectedRows(static_cast<int64_t>(place) + 1));
       }
       in_order_from_.push_back(in_order_.size());
+    }
+  }
+
+  // Adds the experts of later passes whose work has been done. The disk then reads them while this pass is computed.
+  void NameAhead(Pass& pass) {
+    for (WorkAhead& work : works_ahead_) {
+      if (work.is_named) continue;
+      if (!pass.runtime().Done(work.done)) return;
+      work.is_named = true;
+      for (size_t place = 0; place < moe_layers_.size(); ++place) {
+        if (!work.layers.Contains(moe_layers_[place])) continue;
+        AddInOrder(pass, moe_layers_[place], predictor_->ExpectedAhead(work.sequence_id, static_cast<int64_t>(place)));
+      }
+    }
+  }
+
+  void AddInOrder(Pass& pass, int64_t layer_idx, std::span<const float> expected) {
+    if (expected.empty()) return;
+    KeepLikely(expected);
+    const ExpertLayouts& layouts = pass.experts().layouts();
+    for (size_t i = 0; i < expected.size() && likely_[order_[i]] >= kLeastRows; ++i) {
+      if (layouts.is_here(layer_idx, order_[i])) in_order_.push_back(layouts.KeyOf(layer_idx, order_[i]));
     }
   }
 
@@ -262,7 +333,9 @@ class HybridSchedule : public Schedule {
   // Names experts of the layers from this place on.
   void Name(Pass& pass, size_t next_place) {
     if (TraitsOf(options_.predictor).needs_network && pass.host_experts() == nullptr) {
-      return prefetch_.SetNextInOrder(std::span(in_order_).subspan(in_order_from_[next_place]));
+      NameAhead(pass);
+      return prefetch_.SetNextInOrder(std::span(in_order_).subspan(in_order_from_[next_place]),
+                                      /*is_certain=*/options_.replaces_routers);
     }
     candidates_.clear();
     const auto num_layers = std::ssize(moe_layers_);
@@ -342,6 +415,13 @@ class HybridSchedule : public Schedule {
   // Share of the learnt value that is forgotten in each layer without a sample, because the cause of a bad value may
   // have passed.
   static constexpr double kForgets = 0.01;
+  // Work for rows of a later pass.
+  struct WorkAhead {
+    uint32_t sequence_id = 0;
+    IndexRange layers;
+    Event done;
+    bool is_named = false;  // its experts are in in_order_
+  };
   struct Candidate {
     ExpertKey key = kNoExpert;
     double saved_s = 0;
@@ -355,12 +435,14 @@ class HybridSchedule : public Schedule {
   LaneTimes times_;
   Layer layer_;  // the present layer
   std::unique_ptr<ExpertPredictor> predictor_;
+  std::vector<WorkAhead> works_ahead_;
   ExpertPrefetch prefetch_;
   Layer ahead_;                 // a predicted layer
   std::vector<int32_t> order_;  // [num_experts]: the likeliest first
   std::vector<float> likely_;   // [num_experts]: expected rows; 0 for experts that are probably not chosen
   std::vector<Candidate> candidates_;
-  std::vector<ExpertKey> in_order_;    // experts of all layers of the pass, if the predictor names them
+  std::vector<ExpertKey>
+      in_order_;  // if the predictor names them: experts of all layers of the pass, then of later ones
   std::vector<size_t> in_order_from_;  // [num_layers + 1]: where those of each layer begin
 };
 
