@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Simulates the tables of MoE-Lightning, Klotski, HybriMoE and EPS-MoE with our own schedules on described hardware, and
-writes docs/paper-tables.md: paper, simulated and their ratio side by side.
+"""Simulates the tables of MoE-Lightning, Klotski, HybriMoE, SiDA and EPS-MoE with our own schedules on described
+hardware, and writes docs/paper-tables.md: paper, simulated and their ratio side by side.
 
 Every row is one `penstock simulate`, or one `penstock plan` where the papers search for the policy (scaling).
 --verbose prints the command lines.
@@ -17,6 +17,7 @@ import tempfile
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import eps_moe  # noqa: E402
 import penstock_program  # noqa: E402
+import sida  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
@@ -120,7 +121,8 @@ choices. "Nothing ahead" asks no gate.
 INTRODUCTION = """# The papers' tables, simulated
 
 `make paper-tables` (bench/paper_tables/paper_tables.py) writes this page. It has MoE-Lightning's Tables 4 and
-5 and its scaling over several T4s, HybriMoE's speed-ups, Klotski's Table 3, and EPS-MoE's gains.
+5 and its scaling over several T4s, HybriMoE's speed-ups, Klotski's Table 3, and the gains of SiDA and
+EPS-MoE.
 
 **No row has been run on its hardware.** Our schedules' own code runs in virtual time
 ([planning.md](planning.md)) on machines that are described. A simulation knows nothing of a rival's code but
@@ -291,6 +293,7 @@ def hybrimoe_table(simulations):
 def document(simulations):
     machines = MACHINES | {name: (f"{hardware}, --network {network}", eps_moe.SOURCES[name])
                            for name, (hardware, network) in eps_moe.MACHINES.items()}
+    machines["D"] = (sida.HARDWARE, sida.SOURCE)
     text = INTRODUCTION.format(
         machines="\n".join(f"| {name} | `{spec}` | {source} |" for name, (spec, source) in machines.items()),
         rivals="\n".join(f"| {name} | {source} |" for name, (_, source) in RIVALS.items()))
@@ -302,6 +305,7 @@ def document(simulations):
     text += "\n## MoE-Lightning over several T4s\n\n" + scaling_table(simulations)
     text += "\n## HybriMoE over a fixed mapping\n\n" + HYBRIMOE_TEXT + "\n" + hybrimoe_table(simulations)
     text += "\n## Klotski, Table 3: prompts of 512, answers of 32\n" + klotski_tables(simulations)
+    text += sida.SidaTables(simulations, mark).text()
     text += eps_moe.EpsTables(simulations, mark).text()
     return text
 

@@ -104,10 +104,12 @@ bool Runner::WantsMore(int64_t max_waiting) const {
   return engine.num_waiting() < max_waiting && engine.num_waiting_tokens() < kReadAheadTokens;
 }
 
-// Requests are started until all places are taken, or one must wait for KV pages. Then as many more are read ahead.
+// Requests are started until all places are taken, or one must wait for KV pages. As many more are read ahead, so that
+// some wait while the free places are being filled: predictors work ahead on them.
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
   Line line;
-  while (!at_end_ && !stop.load() && num_scored_ < num_places() && WantsMore(num_places())) {
+  while (!at_end_ && !stop.load() && num_scored_ < num_places() &&
+         WantsMore(2 * num_places() - args_.engine.num_running())) {
     const InputFile& left = reader_.file();  // the reader may go on to the next file
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
     PENSTOCK_ASSIGN_OR_RETURN(const bool left_changed, left.LooksChanged());

@@ -28,6 +28,8 @@ class ExpertPrefetch {
   // The same, but holds the present ones. They are in the order of their layers. If it is certain that these and no
   // others will be wanted, they are fetched as fast as the disk can.
   void SetNextInOrder(std::span<const ExpertKey> keys, bool is_certain);
+  // Adds experts behind those that were named in order.
+  void AddInOrder(std::span<const ExpertKey> keys) { next_.insert(next_.begin(), keys.rbegin(), keys.rend()); }
   // Issues the next pages, as far as earlier ones have arrived. Adds the arrivals of the pages under way to `events`:
   // after each, there may be another page to issue.
   void Issue(Pass& pass, std::vector<Event>& events);

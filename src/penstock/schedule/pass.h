@@ -41,7 +41,7 @@ class Pass {
   // Returns the experts in the memory of the processor that computes the layers.
   ExpertStore& experts() const { return *args_.experts; }
   // Returns the experts in DRAM that the host can compute beside a device; null without a device.
-  ExpertStore* host_experts() { return args_.host_experts; }
+  ExpertStore* host_experts() const { return args_.host_experts; }
   bool has_device() const { return args_.device.has_value(); }
   bool has_experts(int64_t layer_idx) const { return args_.config.layer_has_experts[layer_idx]; }
   // layers() returns the layers that the rows go through; next_layers() returns those of the next pass, probably.

@@ -116,8 +116,7 @@ class HybridSchedule : public Schedule {
     const double begin_s = pass.runtime().now_s();
     LayerExperts* const both[] = {&device, &host};
     PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
-        both, LayerExperts::Order::kArrival, [] {},
-        [&](std::vector<Event>& events) { prefetch_.Issue(pass, events); }));
+        both, LayerExperts::Order::kArrival, [] {}, [&](std::vector<Event>& events) { FetchAhead(pass, events); }));
     if (has_device) {
       LearnHost(split.host, host);
       device_pace_.Learn(device_s, device.busy_s());
@@ -138,7 +137,7 @@ class HybridSchedule : public Schedule {
                          options_.replaces_routers ? predictor_->TableOf(static_cast<int64_t>(place)) : ExpertTable());
     while (!pass.runtime().Done(routed)) {
       std::vector<Event> events = {routed};
-      prefetch_.Issue(pass, events);
+      FetchAhead(pass, events);
       (void)pass.runtime().WaitAny(events);
     }
     return pass.runtime().Wait(routed);
@@ -225,10 +224,10 @@ class HybridSchedule : public Schedule {
     predictor_->BeginPass(tokens);
     if (pass.predicts_ahead()) PrepareAhead(pass);
     if (!TraitsOf(options_.predictor).needs_network) return absl::OkStatus();
-    if (pass.host_experts() == nullptr) NameInOrder(pass);
+    if (NamesInOrder(pass)) NameInOrder(pass);
     Name(pass, static_cast<size_t>(pass.PlaceOf(pass.layers().begin)));
     std::vector<Event> events;
-    prefetch_.Issue(pass, events);
+    FetchAhead(pass, events);
     return absl::OkStatus();
   }
 
@@ -282,6 +281,11 @@ class HybridSchedule : public Schedule {
     works_ahead_ = std::move(works);
   }
 
+  // Whether experts are named in the order of the layers.
+  bool NamesInOrder(const Pass& pass) const {
+    return TraitsOf(options_.predictor).needs_network && pass.host_experts() == nullptr;
+  }
+
   // Sets in_order_ to the experts of all layers that rows will probably choose.
   void NameInOrder(Pass& pass) {
     in_order_.clear();
@@ -296,11 +300,21 @@ class HybridSchedule : public Schedule {
     }
   }
 
+  // Fetches named experts while the link is idle. Adds the events after which there may be more to fetch.
+  void FetchAhead(Pass& pass, std::vector<Event>& events) {
+    if (NamesInOrder(pass)) {
+      const size_t num_named = in_order_.size();
+      NameAhead(pass, events);
+      prefetch_.AddInOrder(std::span(in_order_).subspan(num_named));
+    }
+    prefetch_.Issue(pass, events);
+  }
+
   // Adds the experts of later passes whose work has been done. The disk then reads them while this pass is computed.
-  void NameAhead(Pass& pass) {
+  void NameAhead(Pass& pass, std::vector<Event>& events) {
     for (WorkAhead& work : works_ahead_) {
       if (work.is_named) continue;
-      if (!pass.runtime().Done(work.done)) return;
+      if (!pass.runtime().Done(work.done)) return events.push_back(work.done);
       work.is_named = true;
       for (size_t place = 0; place < moe_layers_.size(); ++place) {
         if (!work.layers.Contains(moe_layers_[place])) continue;
@@ -332,8 +346,7 @@ class HybridSchedule : public Schedule {
 
   // Names experts of the layers from this place on.
   void Name(Pass& pass, size_t next_place) {
-    if (TraitsOf(options_.predictor).needs_network && pass.host_experts() == nullptr) {
-      NameAhead(pass);
+    if (NamesInOrder(pass)) {
       return prefetch_.SetNextInOrder(std::span(in_order_).subspan(in_order_from_[next_place]),
                                       /*is_certain=*/options_.replaces_routers);
     }
