@@ -12,11 +12,8 @@ The folders are those of make_golden.py, except that prompts are what the encode
 In the decoder a step has one row, so no expert is ever full, as when transformers generates with a KV cache.
 """
 
-import argparse
 import copy
 import shutil
-import tempfile
-from pathlib import Path
 
 import make_golden
 import torch
@@ -149,9 +146,9 @@ def difference(a, b):
     return float(((a[1] - b[1]).abs().amax(-1) / a[1].abs().amax(-1)).max())
 
 
-def make_variant(folder, variant, num_seeds):
+def make_variant(folder, variant, first_seed, num_seeds):
     """Writes one variant; returns its expected.json contents."""
-    for seed in range(1, num_seeds + 1):
+    for seed in range(first_seed, first_seed + num_seeds):
         model, dtype = write_model(folder, variant, seed)
         generator = torch.Generator().manual_seed(seed)
         found = [find_prompt(model, length, generator) for length in PROMPT_LENGTHS]
@@ -160,7 +157,7 @@ def make_variant(folder, variant, num_seeds):
         if dtype != "bfloat16" or max(rounding_bf16(model, prompt) for prompt, _ in found) < MAX_ROUNDING_BF16:
             break
     else:
-        raise SystemExit(f"{folder.name}: no seed in 1..{num_seeds} is clear of ties")
+        raise SystemExit(f"{folder.name}: no seed in {first_seed}..{seed} is clear of ties")
     tensors, greedy, num_dropped = {}, [], 0
     for i, (prompt, _) in enumerate(found):
         tokens, logits, routing = run(model, prompt)
@@ -171,40 +168,11 @@ def make_variant(folder, variant, num_seeds):
             tensors[f"routing_weights.{i}.{layer}"] = factors[0].float()
             num_dropped += int((factors == 0).sum())
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "expected.safetensors")
-    expected = {
-        "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
-        "seed": seed,
-        "dtype": dtype,
-        "min_margin": round(min(m[0] for _, m in found), 6),
-        "min_router_margin": round(min(m[1] for _, m in found), 6),
-        "num_dropped": num_dropped,
-        "prompts": [prompt[0].tolist() for prompt, _ in found],
-        "greedy": greedy,
-    }
+    expected = make_golden.expected_of(seed, dtype, [margins for _, margins in found], num_dropped=num_dropped,
+                                       prompts=[prompt[0].tolist() for prompt, _ in found], greedy=greedy)
     make_golden.write_expected(folder, expected)
     return expected
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Make the golden encoder-decoder models and their expected results.")
-    parser.add_argument("--output", type=Path, default=Path("tests/golden"), help="default: %(default)s")
-    parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
-    parser.add_argument("--num-seeds", type=int, default=40, help="model seeds tried per variant")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in args.only:
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary) / name
-            expected = make_variant(folder, VARIANTS[name], args.num_seeds)
-            weights.keep(folder, args.output / name)
-        total = sum(path.stat().st_size for path in (args.output / name).iterdir())
-        print(f"{name:16} seed {expected['seed']:2}  kept {total:7}  dropped {expected['num_dropped']}  margin "
-              f"{expected['min_margin']:.4f}  router margin {expected['min_router_margin']:.4f}  distinct "
-              f"{[len(set(row)) for row in expected['greedy']]}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    make_golden.main(VARIANTS, make_variant)

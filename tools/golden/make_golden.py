@@ -513,6 +513,19 @@ def rounding_bf16(model, prompts):
     return max(float(((a - b).abs().amax(-1) / a.abs().amax(-1)).max()) for a, b in zip(exact, rounded, strict=True))
 
 
+def expected_of(seed, dtype, margins, **results):
+    """Returns the contents of expected.json; `margins` are those of each prompt, as (logit, router)."""
+    return {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "seed": seed,
+        "dtype": dtype,
+        "min_margin": round(min(margin for margin, _ in margins), 6),
+        "min_router_margin": round(min([margin for _, margin in margins if margin < 1e30], default=0.0), 6),
+        **results,
+    }
+
+
 def write_expected(folder, expected):
     """Writes expected.json, with one line per prompt."""
     lines = [f'  "{key}": ' + (json.dumps(value) if key not in ("prompts", "greedy") else
@@ -554,29 +567,22 @@ def make_variant(folder, variant, first_seed, num_seeds):
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()},
               folder / "expected.safetensors")
 
-    expected = {
-        "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
-        "seed": seed,
-        "dtype": own["dtype"],
-        "min_margin": round(min(m[0] for _, _, m in found), 6),
-        "min_router_margin": round(min([m[1] for _, _, m in found if m[1] < 1e30], default=0.0), 6),
-        "prompts": [prompt.tolist() for prompt, _, _ in found],
-        "greedy": [new.tolist() for _, new, _ in found],
-    }
     if own["coded"]:
         coded.write_coded(folder, own, own["codes"])
         (folder / weights.RECIPE).unlink()
+    expected = expected_of(seed, own["dtype"], [margins for _, _, margins in found],
+                           prompts=[prompt.tolist() for prompt, _, _ in found],
+                           greedy=[new.tolist() for _, new, _ in found])
     write_expected(folder, expected)
     return expected
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Make the golden models and their expected results.")
+def main(variants=VARIANTS, make=make_variant):
+    parser = argparse.ArgumentParser(description="Make golden models and their expected results.")
     parser.add_argument("--output", type=Path, default=Path("tests/golden"), help="default: %(default)s")
-    parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
+    parser.add_argument("--only", nargs="+", choices=variants, metavar="VARIANT", default=list(variants))
     parser.add_argument("--seed", type=int, default=1, help="first model seed tried")
-    parser.add_argument("--num-seeds", type=int, default=20, help="model seeds tried per variant")
+    parser.add_argument("--num-seeds", type=int, default=40, help="model seeds tried per variant; default: %(default)s")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -585,12 +591,13 @@ def main():
     for name in args.only:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / name
-            expected = make_variant(folder, VARIANTS[name], args.seed, args.num_seeds)
+            expected = make(folder, variants[name], args.seed, args.num_seeds)
             size = sum(path.stat().st_size for path in folder.glob("model*"))
             weights.keep(folder, args.output / name)
         total = sum(path.stat().st_size for path in (args.output / name).iterdir())
         distinct = [len(set(row)) for row in expected["greedy"]]
-        print(f"{name:16} seed {expected['seed']:2}  weights {size:7}  kept {total:7}  "
+        dropped = f"  dropped {expected['num_dropped']}" if "num_dropped" in expected else ""
+        print(f"{name:16} seed {expected['seed']:2}  weights {size:7}  kept {total:7}{dropped}  "
               f"margin {expected['min_margin']:.4f}  router margin "
               f"{expected['min_router_margin']:.4f}  distinct {distinct}", flush=True)
 
