@@ -377,6 +377,10 @@ TEST(ModelConfigTest, ReadsAnEncoderAndADecoder) {
   ASSERT_TRUE(deep.ok()) << Message(deep.status());
   EXPECT_EQ(deep->kv_layer_of(4), 0);
   EXPECT_EQ(deep->encoder.start_id, 7);
+  // Nothing rotates in pairs.
+  const auto odd = ParseModelConfig(SwitchWith(R"("d_kv": 5, "relative_attention_num_buckets": 7)"));
+  ASSERT_TRUE(odd.ok()) << Message(odd.status());
+  EXPECT_EQ(odd->head_dim, 5);
 }
 
 TEST(ModelConfigTest, RefusesEncodersThatItCannotRun) {
@@ -387,7 +391,6 @@ TEST(ModelConfigTest, RefusesEncodersThatItCannotRun) {
            {R"("tie_word_embeddings": false)", "tie_word_embeddings: expected true"},
            {R"("router_dtype": "bfloat16")", "'router_dtype'"},
            {R"("expert_capacity": 0)", "'expert_capacity'"},
-           {R"("relative_attention_num_buckets": 30)", "multiple of 4"},
            {R"("relative_attention_max_distance": 16)", "maximum distance, 16"},
            {R"("num_decoder_layers": 1020)", "1032 layers in encoder and decoder"},
            {R"("num_sparse_encoder_layers": 13, "num_sparse_decoder_layers": 13)", "no layer has experts"},

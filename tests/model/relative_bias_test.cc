@@ -24,6 +24,10 @@ TEST(RelativeBias, HasTheBucketsOfTransformers) {
   const Encoder small = {.num_layers = 1, .num_buckets = 12, .max_distance = 20};
   EXPECT_THAT(BucketsOf({-30, -20, -11, -10, -6, -5, -3, -2, 0, 2, 3, 5, 6, 11, 30}, true, small),
               ElementsAre(5, 5, 5, 4, 4, 3, 3, 2, 0, 8, 9, 9, 10, 11, 11));
+  const Encoder odd = {.num_layers = 1, .num_buckets = 7, .max_distance = 9};
+  EXPECT_THAT(BucketsOf({-30, -3, -2, -1, 0, 1, 2, 3, 30}, true, odd), ElementsAre(2, 2, 1, 1, 0, 4, 4, 5, 5));
+  EXPECT_THAT(BucketsOf({-30, -9, -6, -5, -4, -3, -2, -1, 0, 1}, false, odd),
+              ElementsAre(6, 6, 5, 4, 4, 3, 2, 1, 0, 0));
 }
 
 TEST(RelativeBias, IsSpreadOverDistances) {

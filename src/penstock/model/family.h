@@ -41,6 +41,7 @@ enum class LayerRopes : uint8_t {
   kAlike,    // the same in all layers that rotate
   kByType,   // rope_parameters has an object for each of layer_types (Mellum)
   kByTheta,  // layer_rope_theta has a theta for each layer, 0 where nothing rotates (Granite)
+  kNone,     // nothing rotates (T5)
 };
 
 struct Family {
@@ -60,7 +61,7 @@ struct Family {
   double default_norm_eps = 1e-5;
   double default_partial_rotary = 1;            // fraction of a head's dims
   bool takes_partial_rotary = false;            // other families refuse a fraction, which transformers ignores for them
-  LayerRopes layer_ropes = LayerRopes::kAlike;  // the other values need layer_has_window
+  LayerRopes layer_ropes = LayerRopes::kAlike;  // kByType and kByTheta need layer_has_window
   bool takes_rope_alpha = false;                // RoPE type "dynamic": one longer base for all lengths (Hunyuan)
   bool yarn_scales_attention = false;           // Rope::attention_factor is applied
 

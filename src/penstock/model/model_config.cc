@@ -156,6 +156,7 @@ std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
 void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config) {
   const LayerRopes kind = config.family->layer_ropes;
   if (kind == LayerRopes::kAlike) return ReadRope(reader, defaults, config.rope);
+  if (kind == LayerRopes::kNone) return config.layer_rope.assign(config.num_layers, kNoRope);
   const std::vector<double> thetas =
       kind == LayerRopes::kByTheta ? ReadLayerThetas(reader, config.num_layers) : std::vector<double>();
   std::vector<int8_t> layer_rope(config.num_layers, kNoRope);

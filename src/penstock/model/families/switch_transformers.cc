@@ -99,9 +99,9 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   encoder.expert_capacity = reader.IntOr("expert_capacity", 64, 1, kMaxContext);
   encoder.num_buckets = reader.IntOr("relative_attention_num_buckets", 32, 4, 4096);
   encoder.max_distance = reader.IntOr("relative_attention_max_distance", 128, 2, 4096);
-  if (encoder.num_buckets % 4 != 0 || encoder.max_distance <= encoder.num_buckets / 2) {
+  if (encoder.num_buckets >= 2 * encoder.max_distance) {
     reader.FailRelation(
-        fmt::format("relative_attention_num_buckets {}: expected a multiple of 4 below twice the maximum distance, {}",
+        fmt::format("relative_attention_num_buckets {}: expected fewer than twice the maximum distance, {}",
                     encoder.num_buckets, encoder.max_distance));
   }
   encoder.start_id = static_cast<TokenId>(reader.IntOr(
@@ -111,7 +111,6 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   if (!config.tie_embeddings) reader.FailRelation("tie_word_embeddings: expected true");
   config.logit_scale = 1 / std::sqrt(static_cast<float>(config.model_dim));
   config.attention_scale = 1;
-  config.layer_rope.assign(config.num_layers, kNoRope);
 }
 
 }  // namespace
@@ -121,6 +120,7 @@ const Family kSwitch = {
     .architecture = "SwitchTransformersForConditionalGeneration",
     .default_max_positions = 512,
     .default_norm_eps = 1e-6,
+    .layer_ropes = LayerRopes::kNone,
     .field_names = kFieldNames,
     .layer_prefix = "decoder.block.{layer}.",
     .stored_names = kStoredNames,
