@@ -59,7 +59,7 @@ class Golden {
     std::vector<TokenId> ids = prompt(i);
     if (!has_encoder()) return ids;
     const std::vector<TokenId> answer = greedy(i);
-    ids.push_back(kDecoderStart);
+    ids.push_back(decoder_start());
     ids.insert(ids.end(), answer.begin(), answer.end() - 1);
     return ids;
   }
@@ -94,7 +94,11 @@ class Golden {
   }
 
  private:
-  static constexpr TokenId kDecoderStart = 0;
+  TokenId decoder_start() const {
+    const auto text = ReadFile(dir_ + "/config.json", 1 << 16);
+    const json::value config = ParseJson(text.value(), Fault::kInput).value();
+    return static_cast<TokenId>(config.at("decoder_start_token_id").get_int64());
+  }
 
   std::vector<TokenId> Ids(const char* key, int i) const {
     std::vector<TokenId> ids;

@@ -26,9 +26,10 @@ BATCH = 96          # prompt candidates tried before the next model seed
 MIN_DISTINCT = 6    # distinct tokens in a greedy continuation
 
 SWITCH = dict(vocab_size=96, d_model=32, d_kv=8, d_ff=40, num_layers=4, num_decoder_layers=4, num_sparse_encoder_layers=2,
-              num_sparse_decoder_layers=2, num_heads=4, num_experts=4, expert_capacity=64)
+              num_sparse_decoder_layers=2, num_heads=4, num_experts=4, expert_capacity=64, router_jitter_noise=0.0,
+              decoder_start_token_id=0)
 
-# Keys are those of config.json, except dtype and shard, as in make_golden.py.
+# Keys are those of config.json, except dtype and shard, as in make_golden.py, and the scale of the weights.
 VARIANTS = {
     "switch-tiny": dict(SWITCH),
     # Odd sizes, more layers in the decoder than in the encoder, and experts that are full after a few rows.
@@ -44,12 +45,12 @@ VARIANTS = {
 def write_model(folder, variant, seed):
     """Writes a variant's files; returns the model read back with f32 weights, and the dtype of the files."""
     keys = dict(variant)
-    dtype, shard = keys.pop("dtype", "float32"), keys.pop("shard", "1GB")
+    dtype, shard, scale = keys.pop("dtype", "float32"), keys.pop("shard", "1GB"), keys.pop("scale", 1.0)
     shutil.rmtree(folder, ignore_errors=True)
-    config = transformers.SwitchTransformersConfig(router_jitter_noise=0.0, decoder_start_token_id=0, **keys)
+    config = transformers.SwitchTransformersConfig(**keys)
     model = transformers.SwitchTransformersForConditionalGeneration(config)
     copy.deepcopy(model).to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
-    weights.randomize(folder, seed)
+    weights.randomize(folder, seed, scale)
     return load(folder, torch.float32), dtype
 
 
@@ -95,7 +96,7 @@ def run(model, prompts):
     """
     routers = Routers(model)
     encoded = model.encoder(input_ids=prompts)
-    token = torch.zeros((len(prompts), 1), dtype=torch.long)
+    token = torch.full((len(prompts), 1), model.config.decoder_start_token_id)
     tokens, logits, cache = [], [], None
     for _ in range(NUM_NEW):
         output = model(encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache,
@@ -113,8 +114,11 @@ def find_prompt(model, length, generator):
     tokens, logits, routing = run(model, prompts)
     top = logits.topk(2, dim=-1).values
     margin = ((top[..., 0] - top[..., 1]) / (logits.amax(-1) - logits.amin(-1))).amin(-1)
-    gaps = [router.topk(2, dim=-1).values.diff(dim=-1).neg().amin((-1, -2)) for router, _, _ in routing.values()]
-    router_margin = torch.stack(gaps).amin(0)
+    router_margin = torch.full((BATCH,), torch.inf)
+    for router, _, _ in routing.values():
+        if router.shape[-1] > 1:
+            gaps = router.topk(2, dim=-1).values.diff(dim=-1).neg()
+            router_margin = router_margin.minimum(gaps.amin((-1, -2)))
     distinct = torch.tensor([len(set(row)) for row in tokens.tolist()])
     good = (margin > MIN_MARGIN) & (router_margin > MIN_ROUTER_MARGIN) & (distinct >= MIN_DISTINCT)
     if not good.any():
@@ -151,7 +155,11 @@ def make_variant(folder, variant, first_seed, num_seeds):
     for seed in range(first_seed, first_seed + num_seeds):
         model, dtype = write_model(folder, variant, seed)
         generator = torch.Generator().manual_seed(seed)
-        found = [find_prompt(model, length, generator) for length in PROMPT_LENGTHS]
+        found = []
+        for length in PROMPT_LENGTHS:
+            found.append(find_prompt(model, length, generator))
+            if found[-1] is None:
+                break
         if None in found or max(rounding(folder, model, prompt) for prompt, _ in found) > MAX_ROUNDING:
             continue
         if dtype != "bfloat16" or max(rounding_bf16(model, prompt) for prompt, _ in found) < MAX_ROUNDING_BF16:

@@ -4,10 +4,10 @@
     tools/golden/random_golden.py --output /tmp/random --count 100
     PENSTOCK_TEST_GOLDEN_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
 
-Each model mixes the variants of one family (make_golden.py), and changes the values of some of their keys. A model is
-left out and counted if transformers itself refuses it or if it is close to a tie. In bf16 arithmetic, the routers of
-such models are close to ties (transformers' own bf16 logits are as far away). The
-folders are whole models, with weights and their recipe.
+Each model mixes the variants of one family (make_golden.py), and changes the values of some of their keys. All keys of
+Switch Transformers are random. A model is left out and counted if transformers itself refuses it or if it is close to a
+tie. In bf16 arithmetic, the routers of such models are close to ties (transformers' own bf16 logits are as far away).
+The folders are whole models, with weights and their recipe.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import random
 import shutil
 from pathlib import Path
 
+import make_encoder_golden
 import make_golden
 import torch
 import transformers
@@ -41,6 +42,8 @@ OTHER_VALUES = {
 LEFT_OUT = ("layer_types", "mlp_layer_types", "mlp_only_layers", "max_window_layers", "generation", "topk_method", "n_group",
             "topk_group", "moe_layer_end_index", "layer_rope_theta")
 WINDOWED = ("exaone_moe", "flint", "gpt_oss", "granitemoe_swa", "mellum")    # these have layer_types
+SWITCH_FAMILY = "switch_transformers"    # made by make_encoder_golden.py
+FAMILIES = sorted([*make_golden.FAMILIES, SWITCH_FAMILY])
 # These families have their own form of rope_parameters.
 OWN_ROPE = ("phimoe", "dbrx", "gpt_oss", "hunyuan_v1_moe", "mellum")
 
@@ -111,26 +114,54 @@ def random_variant(rng, family):
     return variant
 
 
+def random_switch_variant(rng):
+    """Returns a variant as in make_encoder_golden.VARIANTS."""
+    num_layers = dict(encoder=rng.randint(1, 6), decoder=rng.randint(1, 6))
+    # transformers makes at least one sparse layer, unless it should make more than there are layers.
+    num_sparse = {stack: rng.randint(0, number) for stack, number in num_layers.items()}
+    if rng.random() < 0.3:
+        dense = rng.choice(("encoder", "decoder"))
+        num_sparse[dense] = num_layers[dense] + 1
+    num_buckets = rng.choice((4, 5, 6, 7, 8, 10, 12, 17, 20, 30, 32))
+    vocab_size = rng.choice(OTHER_VALUES["vocab_size"])
+    return dict(
+        vocab_size=vocab_size, d_model=rng.choice(OTHER_VALUES["hidden_size"]), d_kv=rng.choice((5, *HEAD_DIMS)),
+        d_ff=rng.choice(WIDTHS), num_heads=rng.choice((1, 2, 3, 5, 8)),
+        num_layers=num_layers["encoder"], num_decoder_layers=num_layers["decoder"],
+        num_sparse_encoder_layers=num_sparse["encoder"], num_sparse_decoder_layers=num_sparse["decoder"],
+        num_experts=rng.choice((1, 2, 3, 5, 8, 16)), expert_capacity=rng.choice((1, 2, 3, 5, 9, 64)),
+        relative_attention_num_buckets=num_buckets,
+        relative_attention_max_distance=max(num_buckets // 2 + 1, rng.choice((3, 9, 20, 33, 64, 128))),
+        layer_norm_epsilon=rng.choice((1e-6, 1e-5, 1e-3)), decoder_start_token_id=rng.randrange(vocab_size),
+        pad_token_id=rng.randrange(vocab_size), router_bias=rng.choice(SWITCH), router_jitter_noise=rng.choice((0.0, 0.1)),
+        router_ignore_padding_tokens=rng.choice(SWITCH), add_router_probs=rng.choice(SWITCH),
+        dtype=rng.choice(("float32", "float32", "bfloat16", "float16")), shard=rng.choice(("1GB", "60KB")),
+        scale=rng.choice((0.6, 0.8, 1.0, 1.3)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--count", type=int, default=100, help="number of models to try; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--family", choices=sorted(make_golden.FAMILIES), help="only this family")
+    parser.add_argument("--family", choices=FAMILIES, help="only this family")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     make_golden.BATCH, make_golden.MIN_DISTINCT = 24, 4
+    make_encoder_golden.BATCH, make_encoder_golden.MIN_DISTINCT = 24, 2    # its answers soon repeat tokens
     make_golden.CLASSIC_NAMES.clear()    # these belong to the variants' own switches
     num_made = 0
     for number in range(args.seed, args.seed + args.count):
         rng = random.Random(number)
-        variant = random_variant(rng, args.family or rng.choice(sorted(make_golden.FAMILIES)))
-        folder = args.output / f"{variant['family'].replace('_', '')}-{number}"
+        family = args.family or rng.choice(FAMILIES)
+        is_switch = family == SWITCH_FAMILY
+        variant = random_switch_variant(rng) if is_switch else random_variant(rng, family)
+        folder = args.output / f"{family.replace('_', '')}-{number}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            make_golden.make_variant(folder, variant, 1, 3)
+            (make_encoder_golden if is_switch else make_golden).make_variant(folder, variant, 1, 3)
             num_made += 1
             print(f"{folder.name}: {variant}", flush=True)
         except (Exception, SystemExit) as error:

@@ -175,22 +175,22 @@ DISTRIBUTIONS = (
 )
 
 
-def recipe_of(name, shape, dtype):
-    """A tensor of a recipe."""
+def recipe_of(name, shape, dtype, scale=1.0):
+    """A tensor of a recipe; `scale` multiplies weights that are not near 1."""
     mean, std, gain = next(rest for pattern, *rest in DISTRIBUTIONS if re.search(pattern, name))
-    std = std or gain / shape[-1] ** 0.5
+    std = (std or gain / shape[-1] ** 0.5) * (1.0 if mean else scale)
     tensor = dict(name=name, dtype=dtype, shape=list(shape), std=round(std * MILLION))
     return dict(tensor, mean=round(mean * MILLION)) if mean else tensor
 
 
-def randomize(folder, seed):
-    """Gives the tensors of a model folder's files random values, and the folder their recipe."""
+def randomize(folder, seed, scale=1.0):
+    """Gives the tensors of a model folder's files random values (recipe_of()), and the folder their recipe."""
     files = {}
     for path in sorted(folder.glob("model*.safetensors")):
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         header.pop("__metadata__", None)
-        files[path.name] = [recipe_of(name, tensor["shape"], tensor["dtype"]) for name, tensor in header.items()]
+        files[path.name] = [recipe_of(name, tensor["shape"], tensor["dtype"], scale) for name, tensor in header.items()]
     write_files(folder, seed, files)
 
 
