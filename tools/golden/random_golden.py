@@ -151,6 +151,8 @@ def main():
     transformers.logging.disable_progress_bar()
     make_golden.BATCH, make_golden.MIN_DISTINCT = 24, 4
     make_encoder_golden.BATCH, make_encoder_golden.MIN_DISTINCT = 24, 2    # its answers soon repeat tokens
+    # T5's scores are not scaled by 1 / sqrt(head_dim), so roundings grow: other orders of sums gave up to 6 times this.
+    make_encoder_golden.MAX_ROUNDING = 1.5e-5
     make_golden.CLASSIC_NAMES.clear()    # these belong to the variants' own switches
     num_made = 0
     for number in range(args.seed, args.seed + args.count):
