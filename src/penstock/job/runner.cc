@@ -104,8 +104,7 @@ bool Runner::WantsMore(int64_t max_waiting) const {
   return engine.num_waiting() < max_waiting && engine.num_waiting_tokens() < kReadAheadTokens;
 }
 
-// Requests are started until all places are taken, or one must wait for KV pages. As many more are read ahead, so that
-// some wait while the free places are being filled: predictors work ahead on them.
+// Requests are started until all places are taken, or one must wait for KV pages. As many more are read ahead.
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
   Line line;
   while (!at_end_ && !stop.load() && num_scored_ < num_places() &&

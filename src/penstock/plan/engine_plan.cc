@@ -15,7 +15,7 @@
 #include "penstock/model/family.h"
 #include "penstock/model/relative_bias.h"
 #include "penstock/ops/sampler.h"
-#include "penstock/routing/sida_network.h"
+#include "penstock/plan/predictor_plan.h"
 #include "penstock/routing/trace_routing.h"
 #include "penstock/trace/recorders.h"
 
@@ -67,70 +67,6 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
     std::copy(here.begin(), here.end(), popularity.begin() + IndexOf(layouts.FirstKeyOf(layer_idx)));
   }
   return popularity;
-}
-
-// Returns the shape of the predictor's network, having compared it with the model; nothing if there is none.
-absl::StatusOr<std::optional<SidaShape>> ReadNetworkShape(const Policy& policy, const EngineModel& model) {
-  if (!policy.predictor.has_value() || !TraitsOf(*policy.predictor).needs_network) return std::nullopt;
-  PENSTOCK_ASSIGN_OR_RETURN(SidaShape shape, SidaNetwork::ReadShape(policy.predictor_path));
-  const ModelConfig& config = model.config;
-  const absl::Status status =
-      CheckSidaShape(shape, config.vocab_size, config.num_moe_layers(), config.num_experts, model.fingerprint);
-  if (!status.ok()) return Annotate(status, Printable(policy.predictor_path));
-  return shape;
-}
-
-// Returns the sequences that a network follows for each place of the batch: one that runs, and one that waits. If it
-// replaces routers, a running sequence must keep its state, although others have come and gone since its last pass: at
-// most as many as have places in a pass of an encoder and in one of the decoder.
-int64_t NumStates(const Policy& policy) { return policy.predictor_replaces_routers ? 3 : 2; }
-
-// Returns the bytes that a predictor with a network keeps for each place of the batch. Besides the states, these are
-// for a sequence that runs and for one that waits: how probably each expert is wanted, and the state before its next
-// rows.
-uint64_t PredictorPlaceBytes(const Policy& policy, const SidaShape& shape) {
-  const auto num_experts = static_cast<uint64_t>(shape.num_layers * shape.num_experts);
-  return static_cast<uint64_t>(NumStates(policy) + 2) * shape.state_bytes() + 2 * num_experts * sizeof(float);
-}
-
-// Returns the bytes that it keeps for each row of a pass and for each row of later ones: the token, and in place of
-// routers an expert and its weight for each choice. The rows of the pass have these twice.
-uint64_t PredictorRowBytes(const Policy& policy, const ModelConfig& config) {
-  const auto num_choices = static_cast<uint64_t>(config.num_moe_layers() * config.num_topk);
-  const uint64_t table_bytes = policy.predictor_replaces_routers ? num_choices * (sizeof(int32_t) + sizeof(float)) : 0;
-  return 2 * sizeof(TokenId) + 3 * table_bytes;
-}
-
-// Reads the network for the schedule that the plan has chosen.
-absl::Status LoadNetwork(const Policy& policy, const SidaShape& shape, ChosenPolicy& chosen) {
-  if (chosen.schedule.replaces_routers && !TraitsOf(chosen.schedule.kind).fetches_by_predictor) {
-    return UsageError("predictor sida: mode=replace: only schedule hybrid uses predictors; give --schedule hybrid");
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule.network, SidaNetwork::Load(policy.predictor_path));
-  chosen.schedule.network_state_bytes =
-      shape.state_bytes() * static_cast<uint64_t>(NumStates(policy) * chosen.plan.batch_size);
-  chosen.schedule.max_ahead = 2 * chosen.plan.batch_size;
-  return absl::OkStatus();
-}
-
-// Refuses what a network that replaces routers cannot do yet.
-absl::Status CheckReplacesRouters(const ScheduleOptions& schedule, const std::string& device, const EngineModel& model,
-                                  const EngineRoom& room, const RankSplit& ranks) {
-  if (!schedule.replaces_routers) return absl::OkStatus();
-  if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
-    return UsageError("--device {}: predictor sida with mode=replace runs on CPUs and emulated devices only, so far",
-                      device);
-  }
-  if (schedule.hybrid_rule == HybridRule::kFixed) {
-    return UsageError("predictor sida: mode=replace: the fixed mapping of hybrid has no predictor");
-  }
-  if (ranks.num_ranks > 1) return UsageError("predictor sida with mode=replace runs on one rank only, so far");
-  const RouterRule& router = model.config.router;
-  if (router.scoring != RouterRule::Scoring::kSoftmax || router.scale != 1 || router.num_groups > 1 ||
-      model.config.router_selection_bias) {
-    return UsageError("predictor sida: mode=replace: only routers that are a plain softmax can be replaced");
-  }
-  return absl::OkStatus();
 }
 
 // Completes this engine's share of the model with the division that the options ask for, except for the placement.
@@ -285,11 +221,10 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.planned_positions = options.planned_positions;
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SidaShape> network, ReadNetworkShape(options.policy, model));
-  if (network.has_value()) {
-    inputs.fixed_bytes += network->network_bytes() + 2 * network->scratch_bytes();
-    inputs.bytes_per_sequence += PredictorPlaceBytes(options.policy, *network);
-    inputs.bytes_per_row = PredictorRowBytes(options.policy, model.config);
-  }
+  const PredictorBytes predictor = PredictorBytesOf(options.policy, network, model.config);
+  inputs.fixed_bytes += predictor.fixed;
+  inputs.bytes_per_sequence += predictor.per_place;
+  inputs.bytes_per_row = predictor.per_row;
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers, heads);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));

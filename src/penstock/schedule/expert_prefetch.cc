@@ -10,6 +10,9 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kMaxBrought = 4;
+// Fetching experts in order is worthwhile if they are wanted more often than those that they replace by this much. With
+// 0, a network that named only 45 % rightly made SST-2 with 128 experts 14 % slower.
+constexpr double kLeastGain = 0.5;
 // Bytes of experts that are under way at once if all are named in order. A disk needs several small reads for its full
 // rate, and an expert that was not named waits for these bytes.
 constexpr uint64_t kInOrderBytes = 1 * kMiB;
@@ -93,7 +96,9 @@ bool ExpertPrefetch::IssueNext(Pass& pass) {
   return true;
 }
 
-bool ExpertPrefetch::IsWorthwhile() { return wanted_rate_ > missed_rate_ || ++num_asked_ % kTriesAgain == 0; }
+bool ExpertPrefetch::IsWorthwhile() {
+  return wanted_rate_ > missed_rate_ + (in_order_ ? kLeastGain : 0) || ++num_asked_ % kTriesAgain == 0;
+}
 
 void ExpertPrefetch::Judge(const ExpertLayouts& layouts, int64_t layer_idx, std::span<const int32_t> wanted,
                            std::span<const int32_t> chosen) {
