@@ -97,6 +97,7 @@ bool ExpertPrefetch::IssueNext(Pass& pass) {
 }
 
 bool ExpertPrefetch::IsWorthwhile() {
+  if (is_certain_) return true;  // they would be read anyway
   return wanted_rate_ > missed_rate_ + (in_order_ ? kLeastGain : 0) || ++num_asked_ % kTriesAgain == 0;
 }
 
