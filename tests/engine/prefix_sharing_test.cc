@@ -1,5 +1,6 @@
 // Proves that prompts with common beginnings are computed once, and that their answers are those of an engine that
-// shares nothing: bit for bit, with every schedule, KV format, window and budget, also when a sequence fails.
+// shares nothing: bit for bit, with every schedule, KV format, window and budget, also when a sequence fails, and
+// behind an encoder, where equal prompts are read once.
 #include <filesystem>
 #include <map>
 #include <random>
@@ -57,6 +58,24 @@ std::vector<Request> CommonBeginnings() {
   return requests;
 }
 
+// Prompts for an encoder, each several times: to be answered, and to score choices of several tokens. Some begin alike.
+std::vector<Request> EqualPrompts(const Golden& golden) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 24; ++i) {
+    Tokens prompt = golden.prompt(static_cast<int>(i / 4 % 4));
+    if (i % 3 == 2) prompt.resize(1 + prompt.size() * (1 + i % 2) / 4);
+    const int64_t num_encoded = std::ssize(prompt);
+    const Tokens begun = prompt + Tokens{golden.text(0)[golden.prompt(0).size()]};
+    if (i % 4 == 0) requests.push_back(RequestOf(prompt, 3 + i % 6, i));
+    if (i % 4 == 1) requests.push_back(ScoringRequest(begun, num_encoded + 1, {5, 6}, num_encoded));
+    if (i % 4 >= 2) {
+      const Tokens choice = {static_cast<TokenId>(5 + i % 2), static_cast<TokenId>(i), 9};
+      requests.push_back(ScoringRequest(begun + choice, num_encoded + 2, {}, num_encoded));
+    }
+  }
+  return requests;
+}
+
 struct SharingSetting {
   std::string variant = "qwen3moe-tiny";
   std::string schedule = "auto";
@@ -94,9 +113,10 @@ TEST_P(PrefixSharingTest, AnswersAreThoseWithoutSharing) {
   if (setting.device != "cpu") options.device_memory_bytes = 64 << 20;
   options.memory_bytes = static_cast<uint64_t>(setting.budget * static_cast<double>(MinBudget(options)));
   if (setting.device != "cpu") options.device_memory_bytes = 2 * MinDeviceMemory(options);
-  const std::vector<Answer> shared = RunAll(options, CommonBeginnings());
+  const std::vector<Request> requests = golden.has_encoder() ? EqualPrompts(golden) : CommonBeginnings();
+  const std::vector<Answer> shared = RunAll(options, requests);
   options.shares_prefixes = false;
-  EXPECT_EQ(shared, RunAll(options, CommonBeginnings()));
+  EXPECT_EQ(shared, RunAll(options, requests));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -111,7 +131,12 @@ INSTANTIATE_TEST_SUITE_P(
                     SharingSetting{.schedule = "zigzag", .device = "emulated"},
                     SharingSetting{.schedule = "cgopipe", .device = "emulated"},
                     SharingSetting{.schedule = "hybrid", .device = "emulated"},
-                    SharingSetting{.schedule = "zero", .device = "emulated", .batch_size = 6}),
+                    SharingSetting{.schedule = "zero", .device = "emulated", .batch_size = 6},
+                    SharingSetting{.variant = "switch-tiny", .batch_size = 1},
+                    SharingSetting{.variant = "switch-odd", .batch_size = 7, .budget = 8},
+                    SharingSetting{.variant = "switch-odd", .kv_dtype = "int8"},
+                    SharingSetting{.variant = "switch-tiny", .schedule = "cgopipe", .device = "emulated"},
+                    SharingSetting{.variant = "switch-odd", .schedule = "zigzag", .device = "emulated"}),
     NameOfSharing);
 
 class SharedPrefixes : public testing::Test {
@@ -171,6 +196,28 @@ TEST_F(SharedPrefixes, APromptIsComputedOnceForAllThatIsScoredBehindIt) {
       EXPECT_EQ(completion.prompt_logprobs[i].chosen.token_id, choice[i + 1]);
       EXPECT_EQ(completion.prompt_logprobs[i].chosen.logprob, scores[kPrompt + i]);
     }
+  }
+}
+
+// All choices behind a prompt use the entries that its encoder has made.
+TEST(EncodedPrompts, AreReadOnceForAllChoices) {
+  const Golden golden("switch-tiny");
+  for (const size_t num_encoded : {5, 16, 39}) {
+    Tokens prompt = golden.prompt(3);
+    prompt.resize(num_encoded);
+    const auto count = static_cast<int64_t>(num_encoded);
+    const EngineOptions options{
+        .model_dir = golden.dir(), .memory_bytes = 64 << 20, .device = "cpu", .threads = 2, .context_length = 128};
+    const auto engine = Engine::Open(options).value();
+    const Tokens begun = prompt + Tokens{engine->model().decoder_start_id.value()};
+    ASSERT_TRUE(engine->Submit(ScoringRequest(begun, count + 1, {7, 8}, count)).ok());
+    while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
+    for (TokenId id = 7; id < 10; ++id) {
+      ASSERT_TRUE(engine->Submit(ScoringRequest(begun + Tokens{id, 11, 12}, count + 2, {}, count)).ok());
+    }
+    while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
+    // The prompt and the decoder's first row, then two rows of each choice.
+    EXPECT_EQ(engine->stats().computed_prompt_tokens, count + 1 + 3 * 2);
   }
 }
 

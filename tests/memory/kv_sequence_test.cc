@@ -40,8 +40,9 @@ class Model {
         shares_pages_(shares_pages) {}
 
   // Returns whether there are enough pages. The sequence computes its rows from `first_needed` on; by default only the
-  // prompt's last one.
-  bool Admit(Tokens prompt, int64_t num_new, std::optional<int64_t> first_needed = std::nullopt) {
+  // prompt's last one. An encoder reads the first `num_encoded` tokens.
+  bool Admit(Tokens prompt, int64_t num_new, std::optional<int64_t> first_needed = std::nullopt,
+             int64_t num_encoded = 0) {
     const int64_t max_positions = std::ssize(prompt) + num_new;
     const int64_t first_needed_row = first_needed.value_or(std::ssize(prompt) - 1);
     std::optional<KvSequence> kv = KvSequence::Create({.cache = cache_,
@@ -49,10 +50,12 @@ class Model {
                                                        .prompt = prompt,
                                                        .first_needed_row = first_needed_row,
                                                        .max_positions = max_positions,
-                                                       .shares_pages = shares_pages_});
+                                                       .shares_pages = shares_pages_,
+                                                       .num_encoded = num_encoded});
     if (!kv.has_value()) return false;
     const int64_t num_prompt = std::ssize(prompt);
-    running_.push_back({std::move(prompt), num_prompt, first_needed_row, max_positions, 0, *std::move(kv)});
+    running_.push_back(
+        {std::move(prompt), num_prompt, first_needed_row, max_positions, num_encoded, 0, *std::move(kv)});
     return true;
   }
 
@@ -70,14 +73,25 @@ class Model {
         sequence.kv.Open(sequence.tokens, pos + 1);
         if (!pages.insert(sequence.kv.page_at(pos)).second) continue;
       }
-      parts.emplace_back(&sequence, std::min(max_rows, std::ssize(sequence.tokens) - sequence.computed));
+      const bool encodes = sequence.computed < sequence.num_encoded;
+      EXPECT_TRUE(!encodes || sequence.computed == 0);
+      parts.emplace_back(&sequence, encodes ? sequence.num_encoded
+                                            : std::min(max_rows, std::ssize(sequence.tokens) - sequence.computed));
+      // Layers of an encoder use the same places for entries of their own.
+      for (int64_t pos = 0; encodes && pos < sequence.num_encoded; ++pos) {
+        sequence.kv.Open(sequence.tokens, pos + 1);
+        std::memset(EntryOf(sequence, pos, pos), 0xDD, 8);
+      }
     }
+    // Rows of decoders see entries of other sequences' encoders at this moment.
+    std::ranges::stable_partition(parts,
+                                  [](const auto& part) { return part.first->computed >= part.first->num_encoded; });
     for (const auto& [sequence, num_rows] : parts) {
       const int64_t first = sequence->computed, end = first + num_rows;
       sequence->kv.Open(sequence->tokens, end);
       for (int64_t pos = first; pos < end; ++pos) {
         std::byte* const entry = EntryOf(*sequence, pos, pos);
-        const uint64_t digest = DigestOf(std::span(sequence->tokens).first(pos + 1));
+        const uint64_t digest = DigestAt(*sequence, pos);
         std::memcpy(entry, &digest, sizeof(digest));
         ++num_computed_;
         Check(*sequence, pos);
@@ -87,7 +101,7 @@ class Model {
       const int64_t first = sequence->computed;
       if (fails && sequence == &running_.front()) {
         sequence->failed = true;
-        const int64_t num_good = num_rows / 2;
+        const int64_t num_good = first < sequence->num_encoded ? 0 : num_rows / 2;
         if (num_good > 0) sequence->kv.SetComputed(sequence->tokens, first, first + num_good);
         for (int64_t pos = first + num_good; pos < first + num_rows; ++pos) {
           std::memset(EntryOf(*sequence, pos, pos), 0xEE, 8);
@@ -120,6 +134,7 @@ class Model {
     int64_t num_prompt;
     int64_t first_needed_row;
     int64_t max_positions;
+    int64_t num_encoded;
     int64_t computed;
     KvSequence kv;
     bool failed = false;
@@ -134,6 +149,12 @@ class Model {
     return pages[place] + pos % 16 * 8;
   }
 
+  // Entries behind an encoder depend on all tokens that it reads.
+  static uint64_t DigestAt(const Running& sequence, int64_t pos) {
+    const uint64_t of_tokens = DigestOf(std::span(sequence.tokens).first(std::max(sequence.num_encoded, pos + 1)));
+    return of_tokens + static_cast<uint64_t>(pos);
+  }
+
   // Checks all entries that the row at `pos` sees.
   void Check(const Running& sequence, int64_t pos) const {
     const int64_t first = window_.on() ? window_.FirstPage(pos) * 16 : 0;
@@ -141,7 +162,7 @@ class Model {
       if (window_.on() && seen / 16 >= window_.sink_pages() && seen < first) continue;
       uint64_t digest = 0;
       std::memcpy(&digest, EntryOf(sequence, pos, seen), sizeof(digest));
-      ASSERT_EQ(digest, DigestOf(std::span(sequence.tokens).first(seen + 1))) << "row " << pos << " sees " << seen;
+      ASSERT_EQ(digest, DigestAt(sequence, seen)) << "row " << pos << " sees " << seen;
     }
   }
 
@@ -204,6 +225,61 @@ TEST(KvSequence, NeededRowsAreComputedEvenIfOthersHaveThem) {
     while (!model.idle()) model.Step(64, random, false);
     EXPECT_EQ(model.num_skipped(), first_needed + 39);
   }
+}
+
+// The decoder begins with token 7.
+TEST(KvSequence, EntriesOfAnEncoderAreTakenOverTogether) {
+  for (const int64_t num_encoded : {1, 15, 16, 17, 40}) {
+    SCOPED_TRACE(num_encoded);
+    std::mt19937 random(1);
+    Model model(50, {}, true);
+    const Tokens prompt = Numbers(num_encoded, 0) + Tokens{7};
+    ASSERT_TRUE(model.Admit(prompt, 3, num_encoded, num_encoded));
+    while (!model.idle()) model.Step(64, random, false);
+    // A choice takes over what the encoder read, and the row of the decoder's first token.
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(model.Admit(prompt + Numbers(5, 10 * i), 1, num_encoded + 1, num_encoded));
+    }
+    while (!model.idle()) model.Step(64, random, false);
+    EXPECT_EQ(model.num_skipped(), 2 * (num_encoded + 1));
+    // A longer prompt that begins alike has other entries.
+    ASSERT_TRUE(model.Admit(Numbers(num_encoded + 1, 0) + Tokens{7}, 1, num_encoded + 1, num_encoded + 1));
+    while (!model.idle()) model.Step(64, random, false);
+    EXPECT_EQ(model.num_skipped(), 2 * (num_encoded + 1));
+    EXPECT_EQ(model.prefixes().num_available(), 50);
+  }
+}
+
+TEST(KvSequence, EverySequenceBehindAnEncoderSeesItsOwnEntries) {
+  int64_t num_skipped = 0;
+  for (uint32_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const int64_t num_pages = 8 + static_cast<int64_t>(random() % 40);
+    Model model(num_pages, {}, seed % 10 != 9);
+    const Tokens prompts[] = {Numbers(3, 0), Numbers(16, 0), Numbers(40, 0), Numbers(47, 0), Numbers(40, 500)};
+    int num_left = 25;
+    while (num_left > 0 || !model.idle()) {
+      while (num_left > 0 && model.num_running() < 6) {
+        Tokens prompt = prompts[random() % 5];
+        const int64_t num_encoded = std::ssize(prompt);
+        prompt.push_back(7);
+        for (auto i = static_cast<int64_t>(random() % 20); i > 0; --i) {
+          prompt.push_back(static_cast<TokenId>(random() % 2));
+        }
+        const auto num_behind = std::ssize(prompt) - num_encoded;
+        const int64_t first_needed = num_encoded + static_cast<int64_t>(random()) % num_behind;
+        if (!model.Admit(prompt, static_cast<int64_t>(1 + random() % 40), first_needed, num_encoded)) break;
+        --num_left;
+      }
+      ASSERT_FALSE(model.idle());
+      model.Step(1 + static_cast<int64_t>(random() % 60), random, random() % 16 == 0);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_EQ(model.prefixes().num_available(), num_pages);
+    num_skipped += model.num_skipped();
+  }
+  EXPECT_GT(num_skipped, 0);
 }
 
 TEST(KvSequence, AnAnswerIsFoundByTheNextTurn) {

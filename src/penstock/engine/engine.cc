@@ -106,9 +106,8 @@ class EngineImpl : public InstrumentedEngine {
             .prompt = sequence.token_ids(),
             .first_needed_row = sequence.first_needed_row(),
             .max_positions = sequence.max_positions(),
-            // With an encoder, the entries of a position depend on the whole prompt.
-            .shares_pages = shares_prefixes_ && !model_->config.encoder.is_on() &&
-                            !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
+            .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens()),
+            .num_encoded = sequence.num_encoded()};
   }
   // Returns the waiting request that is admitted next: of the first ones, the one that shares the most pages.
   size_t ChooseWaiting() const;
@@ -444,7 +443,8 @@ void EngineImpl::KeepEntries() {
     for (end = row; end < batch_.num_rows() && sequence_of_row_[end] == &sequence; ++end) {
       if (num_good == end - row && row_statuses_[end].ok()) ++num_good;
     }
-    if (num_good == 0) continue;
+    // Rows of an encoder see each other.
+    if (num_good == 0 || (sequence.failed() && batch_.positions[row] < sequence.num_encoded())) continue;
     const int64_t first = batch_.positions[row];
     sequence.kv()->SetComputed(sequence.token_ids(), first, first + num_good);
   }

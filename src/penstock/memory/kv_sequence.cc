@@ -21,46 +21,73 @@ bool IsShareable(int64_t page_idx, int64_t first_needed_row) {
   return (page_idx + 1) * kPageTokens <= first_needed_row;
 }
 
-// Calls visit(page) for each shared page with which the prompt begins.
-template <typename Visit>
-void VisitShared(const KvSequence::Args& args, Visit visit) {
-  const int64_t num_prompt = std::ssize(args.prompt), num_slots = args.window.NumPages(args.max_positions);
-  const PrefixCache& prefixes = args.cache.prefixes();
+uint64_t RootOfPrompt(const KvSequence::Args& args) {
+  return args.num_encoded == 0 ? 0 : RootOf(args.prompt.first(static_cast<size_t>(args.num_encoded)));
+}
+
+// Returns the shared pages with which the prompt begins. Behind an encoder, these are the full pages of its entries.
+std::vector<KvPageId> SharedPages(const KvSequence::Args& args) {
+  const int64_t num_prompt = std::ssize(args.prompt);
+  int64_t max_pages = args.shares_pages ? args.window.NumPages(args.max_positions) : 0;
+  if (args.num_encoded > 0) max_pages = std::min(max_pages, args.num_encoded / kPageTokens);
+  const uint64_t root = RootOfPrompt(args);
+  std::vector<KvPageId> pages;
   KvPageId page = kNoKvPage;
-  for (int64_t i = 0; args.shares_pages && i < num_slots && IsShareable(i, args.first_needed_row); ++i) {
-    page = prefixes.Find(page, TokensOf(args.prompt, i, num_prompt));
-    if (page == kNoKvPage) return;
-    visit(i, page);
+  for (int64_t i = 0; i < max_pages && IsShareable(i, args.first_needed_row); ++i) {
+    page = args.cache.prefixes().Find(page, TokensOf(args.prompt, i, num_prompt), root);
+    if (page == kNoKvPage) break;
+    pages.push_back(page);
   }
+  const auto is_complete = [&](KvPageId found) { return args.cache.prefixes().num_computed(found) == kPageTokens; };
+  if (args.num_encoded > 0 && (std::ssize(pages) < max_pages || !std::ranges::all_of(pages, is_complete))) return {};
+  return pages;
 }
 
 }  // namespace
 
-int64_t KvSequence::NumShared(const Args& args) {
-  int64_t num_shared = 0;
-  VisitShared(args, [&](int64_t, KvPageId) { num_shared += kPageTokens; });
-  return num_shared;
-}
+int64_t KvSequence::NumShared(const Args& args) { return std::ssize(SharedPages(args)) * kPageTokens; }
 
 std::optional<KvSequence> KvSequence::Create(const Args& args) {
   const PrefixCache& prefixes = args.cache.prefixes();
-  int64_t num_taken = args.window.NumPages(args.max_positions);  // of the pages that nobody holds
+  const int64_t num_needed = args.window.NumPages(args.max_positions);
+  int64_t num_taken = num_needed;  // of the pages that nobody holds
   int64_t num_reserved = prefixes.num_reserved();
-  VisitShared(args, [&](int64_t page_idx, KvPageId page) {
-    if (prefixes.num_holders(page) == 0) return;
+  const std::vector<KvPageId> shared = SharedPages(args);
+  for (int64_t i = 0; i < std::ssize(shared); ++i) {
+    if (prefixes.num_holders(shared[static_cast<size_t>(i)]) == 0) continue;
     --num_taken;
-    if (args.window.on() && page_idx >= args.window.sink_pages()) ++num_reserved;
-  });
+    if (args.window.on() && i >= args.window.sink_pages()) ++num_reserved;
+  }
   if (num_taken + num_reserved > prefixes.num_available()) return std::nullopt;
-  return KvSequence(args);
+  if (args.num_encoded == 0 || !args.shares_pages) return KvSequence(args, /*finds_pages=*/args.shares_pages);
+  if (std::ssize(shared) == args.num_encoded / kPageTokens) {
+    KvSequence sequence(args, /*finds_pages=*/true);
+    if (sequence.CopyEncoded(args)) return sequence;
+  }
+  if (num_needed + num_reserved > prefixes.num_available()) return std::nullopt;
+  return KvSequence(args, /*finds_pages=*/false);
 }
 
-KvSequence::KvSequence(const Args& args)
+bool KvSequence::CopyEncoded(const Args& args) {
+  const int64_t page_idx = args.num_encoded / kPageTokens, num_tail = args.num_encoded % kPageTokens;
+  if (num_tail == 0) return true;
+  PrefixCache& prefixes = cache_->prefixes();
+  const auto [source, num_tokens] = prefixes.FindBeginning(
+      ParentOf(page_idx), TokensOf(args.prompt, page_idx, std::max(args.num_encoded, first_needed_row_)), root_);
+  if (num_tokens < num_tail || !cache_->Copy(source, pages_[page_idx]).ok()) return false;
+  prefixes.SetComputed(pages_[page_idx], num_tokens);
+  return true;
+}
+
+KvSequence::KvSequence(const Args& args, bool finds_pages)
     : cache_(&args.cache),
       window_(args.window),
       num_prompt_(std::ssize(args.prompt)),
       first_needed_row_(args.first_needed_row),
+      num_encoded_(args.num_encoded),
       shares_pages_(args.shares_pages),
+      finds_pages_(finds_pages),
+      root_(RootOfPrompt(args)),
       pages_(static_cast<size_t>(args.window.NumPages(args.max_positions)), kNoKvPage),
       addresses_(pages_.size()) {
   while (num_pages_ < std::ssize(pages_)) AddPage(args.prompt, num_pages_++);
@@ -71,7 +98,10 @@ KvSequence::KvSequence(KvSequence&& other) noexcept
       window_(other.window_),
       num_prompt_(other.num_prompt_),
       first_needed_row_(other.first_needed_row_),
+      num_encoded_(other.num_encoded_),
       shares_pages_(other.shares_pages_),
+      finds_pages_(other.finds_pages_),
+      root_(other.root_),
       num_pages_(other.num_pages_),
       pages_(std::move(other.pages_)),
       addresses_(std::move(other.addresses_)) {}
@@ -97,13 +127,16 @@ void KvSequence::AddPage(std::span<const TokenId> tokens, int64_t page_idx) {
   const bool is_named = shares_pages_ && page_idx * kPageTokens < num_prompt_;
   const KvPageId parent = ParentOf(page_idx);
   KvPageId page = kNoKvPage;
-  if (is_named && is_shareable) page = prefixes.Find(parent, TokensOf(tokens, page_idx, num_prompt_));
+  const bool is_of_others = finds_pages_ && (num_encoded_ == 0 || page_idx < num_encoded_ / kPageTokens);
+  if (is_named && is_shareable && is_of_others) {
+    page = prefixes.Find(parent, TokensOf(tokens, page_idx, num_prompt_), root_);
+  }
   if (page != kNoKvPage) {
     if (may_leave(page_idx) && prefixes.num_holders(page) > 0) prefixes.AddReserved(1);
     prefixes.Hold(page);
   } else {
     page = prefixes.Take();
-    if (is_named) prefixes.Name(page, parent, TokensOf(tokens, page_idx, num_prompt_), is_shareable);
+    if (is_named) prefixes.Name(page, parent, TokensOf(tokens, page_idx, num_prompt_), is_shareable, root_);
   }
   const int64_t slot = SlotOf(page_idx);
   pages_[slot] = page;
@@ -126,13 +159,13 @@ void KvSequence::Open(std::span<const TokenId> tokens, int64_t end) {
 
 absl::StatusOr<int64_t> KvSequence::SkipComputed(std::span<const TokenId> tokens, int64_t pos) {
   PrefixCache& prefixes = cache_->prefixes();
-  while (shares_pages_ && pos < first_needed_row_) {
+  while (finds_pages_ && pos < first_needed_row_) {
     Open(tokens, pos + 1);
     const int64_t page_idx = pos / kPageTokens, begin = page_idx * kPageTokens;
     const KvPageId page = page_at(pos);
     if (begin + prefixes.num_computed(page) <= pos) {
       const auto [source, num_tokens] =
-          prefixes.FindBeginning(ParentOf(page_idx), TokensOf(tokens, page_idx, first_needed_row_));
+          prefixes.FindBeginning(ParentOf(page_idx), TokensOf(tokens, page_idx, first_needed_row_), root_);
       if (begin + num_tokens <= pos) break;
       PENSTOCK_RETURN_IF_ERROR(cache_->Copy(source, page));
       prefixes.SetComputed(page, num_tokens);
@@ -149,7 +182,7 @@ void KvSequence::SetComputed(std::span<const TokenId> tokens, int64_t begin, int
     const KvPageId page = pages_[SlotOf(page_idx)];
     prefixes.SetComputed(page, std::min(kPageTokens, end - page_idx * kPageTokens));
     if ((page_idx + 1) * kPageTokens <= end && !prefixes.is_shared(page)) {
-      prefixes.Name(page, ParentOf(page_idx), TokensOf(tokens, page_idx, end), /*is_shared=*/true);
+      prefixes.Name(page, ParentOf(page_idx), TokensOf(tokens, page_idx, end), /*is_shared=*/true, root_);
     }
   }
 }
@@ -158,7 +191,7 @@ void KvSequence::Finish(std::span<const TokenId> tokens, int64_t num_computed) {
   const int64_t page_idx = num_computed / kPageTokens;
   if (!shares_pages_ || num_computed % kPageTokens == 0) return;
   cache_->prefixes().Name(pages_[SlotOf(page_idx)], ParentOf(page_idx), TokensOf(tokens, page_idx, num_computed),
-                          /*is_shared=*/false);
+                          /*is_shared=*/false, root_);
 }
 
 }  // namespace penstock

@@ -5,6 +5,9 @@
 // the prompt's last one. Whichever sequence reaches a shared page first computes it; the others wait and then skip what
 // is computed. All other pages become shared when they are full.
 //
+// Behind an encoder, the entries of the prompt's first `num_encoded` positions depend on all of them. A sequence takes
+// them over together, when it is created, or computes them all in pages of its own.
+//
 // With a window, the pages behind the sinks form a ring (KvWindow). A sequence then keeps a page in reserve for each
 // page that it shares, because it may need one of its own when the ring turns.
 #pragma once
@@ -29,6 +32,7 @@ class KvSequence {
     int64_t first_needed_row = 0;  // in the prompt: from here on, the sequence computes its rows itself
     int64_t max_positions = 0;     // at least the prompt's
     bool shares_pages = true;
+    int64_t num_encoded = 0;  // at most first_needed_row; 0: there is no encoder. Not with a window
   };
   // Takes all pages that the sequence can ever need; nothing if there are not enough.
   static std::optional<KvSequence> Create(const Args& args);
@@ -57,8 +61,10 @@ class KvSequence {
   void Finish(std::span<const TokenId> tokens, int64_t num_computed);
 
  private:
-  // REQUIRES: there are enough pages.
-  explicit KvSequence(const Args& args);
+  // REQUIRES: there are enough pages, and with `finds_pages` those that others have.
+  KvSequence(const Args& args, bool finds_pages);
+  // Copies what is left of an encoder's entries: those that end within a page. Returns whether all could be taken over.
+  bool CopyEncoded(const Args& args);
 
   int64_t SlotOf(int64_t page_idx) const;
   KvPageId ParentOf(int64_t page_idx) const { return page_idx == 0 ? kNoKvPage : pages_[SlotOf(page_idx - 1)]; }
@@ -72,7 +78,10 @@ class KvSequence {
   KvWindow window_;
   int64_t num_prompt_;
   int64_t first_needed_row_;
+  int64_t num_encoded_;
   bool shares_pages_;
+  bool finds_pages_;                   // may hold pages of others, and copy from them
+  uint64_t root_ = 0;                  // of the first page (PrefixCache)
   int64_t num_pages_ = 0;              // also those that have left the ring
   std::vector<KvPageId> pages_;        // [num_slots]
   std::vector<std::byte*> addresses_;  // [num_slots]

@@ -8,6 +8,11 @@
 
 namespace penstock {
 
+uint64_t RootOf(std::span<const TokenId> prompt) {
+  constexpr uint64_t kNoSerial = uint64_t{1} << 63;  // pages' serial numbers stay below
+  return XXH3_64bits(prompt.data(), prompt.size_bytes()) | kNoSerial;
+}
+
 std::vector<uint64_t> PageHashes(std::span<const TokenId> prompt) {
   constexpr auto kPage = static_cast<size_t>(kKvPageTokens);
   std::vector<uint64_t> hashes;
@@ -77,16 +82,16 @@ void PrefixCache::SetComputed(KvPageId page, int64_t num_positions) {
   AddComplete(page);
 }
 
-bool PrefixCache::FindSerial(KvPageId parent, uint64_t& serial) const {
-  serial = parent == kNoKvPage ? 0 : pages_[parent].serial;
+bool PrefixCache::FindSerial(KvPageId parent, uint64_t root, uint64_t& serial) const {
+  serial = parent == kNoKvPage ? root : pages_[parent].serial;
   return parent == kNoKvPage || pages_[parent].is_shared;
 }
 
-void PrefixCache::Name(KvPageId page, KvPageId parent, std::span<const TokenId> tokens, bool is_shared) {
+void PrefixCache::Name(KvPageId page, KvPageId parent, std::span<const TokenId> tokens, bool is_shared, uint64_t root) {
   PENSTOCK_CHECK(!is_shared || std::ssize(tokens) == kKvPageTokens);
   RemoveName(page);
   uint64_t serial = 0;
-  if (!FindSerial(parent, serial)) return;
+  if (!FindSerial(parent, root, serial)) return;
   const PageName name(serial, tokens);
   if (shared_.contains(name)) return;
   Page& named = pages_[page];
@@ -123,17 +128,18 @@ void PrefixCache::RemoveName(KvPageId page) {
   named.name = {};
 }
 
-KvPageId PrefixCache::Find(KvPageId parent, std::span<const TokenId> tokens) const {
+KvPageId PrefixCache::Find(KvPageId parent, std::span<const TokenId> tokens, uint64_t root) const {
   uint64_t serial = 0;
-  if (!FindSerial(parent, serial)) return kNoKvPage;
+  if (!FindSerial(parent, root, serial)) return kNoKvPage;
   const auto found = shared_.find(PageName(serial, tokens));
   return found == shared_.end() ? kNoKvPage : *found;
 }
 
-PrefixCache::Beginning PrefixCache::FindBeginning(KvPageId parent, std::span<const TokenId> tokens) const {
+PrefixCache::Beginning PrefixCache::FindBeginning(KvPageId parent, std::span<const TokenId> tokens,
+                                                  uint64_t root) const {
   Beginning best;
   uint64_t serial = 0;
-  if (!FindSerial(parent, serial)) return best;
+  if (!FindSerial(parent, root, serial)) return best;
   const PageName name(serial, tokens);
   const auto consider = [&](KvPageId page) {
     const PageName& candidate = pages_[page].name;

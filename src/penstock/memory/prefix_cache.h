@@ -5,6 +5,10 @@
 // its own tokens and by the page before it, its parent. Named pages form a tree; kNoKvPage is the parent of first
 // pages.
 //
+// Behind an encoder, the entries of a prompt depend on all of its tokens. First pages then have a root, which stands
+// for the prompt: pages of different roots have different names. A root is a hash, so who takes over such pages must
+// find all tokens of the prompt in them.
+//
 // A page is free, held by sequences, or cached. A cached page is complete and held by nobody. When no page is free, the
 // cached page that was released first is taken. Sequences release their last pages first, so children go before their
 // parents.
@@ -27,6 +31,9 @@ namespace penstock {
 enum class KvPageId : int32_t {};
 inline constexpr KvPageId kNoKvPage{-1};
 constexpr int64_t IndexOf(KvPageId page) { return static_cast<int64_t>(page); }
+
+// Returns the root of sequences that begin with this prompt as a whole (PrefixCache).
+uint64_t RootOf(std::span<const TokenId> prompt);
 
 // Returns for each page that a prompt can share a hash of its tokens up to the page's end. The page with the prompt's
 // last token is none of them. It serves to guess what is shared; PrefixCache compares the tokens themselves.
@@ -62,19 +69,19 @@ class PrefixCache {
 
   // Names a held page: it holds `tokens` behind `parent`. If it `is_shared`, `tokens` must fill it; other sequences may
   // then hold it, and it can be a parent. Pages that are not shared are only copied. The page gets no name if the
-  // parent is not shared, or if a shared page has this name.
-  void Name(KvPageId page, KvPageId parent, std::span<const TokenId> tokens, bool is_shared);
+  // parent is not shared, or if a shared page has this name. Here and below, `root` is that of first pages.
+  void Name(KvPageId page, KvPageId parent, std::span<const TokenId> tokens, bool is_shared, uint64_t root = 0);
   bool is_shared(KvPageId page) const { return pages_[page].is_shared; }
 
   // Returns the shared page with this name, complete or not; kNoKvPage if there is none.
-  KvPageId Find(KvPageId parent, std::span<const TokenId> tokens) const;
+  KvPageId Find(KvPageId parent, std::span<const TokenId> tokens, uint64_t root = 0) const;
   // A complete page, and how many of its first tokens are those that were looked for.
   struct Beginning {
     KvPageId page = kNoKvPage;
     int64_t num_tokens = 0;
   };
   // Returns the complete page behind `parent` that begins with the most of `tokens`.
-  Beginning FindBeginning(KvPageId parent, std::span<const TokenId> tokens) const;
+  Beginning FindBeginning(KvPageId parent, std::span<const TokenId> tokens, uint64_t root = 0) const;
 
  private:
   // A page's name. Parents are told apart by serial numbers, which never return: what lies behind a page that is gone
@@ -126,7 +133,7 @@ class PrefixCache {
   };
 
   // Returns false if pages cannot lie behind `parent`.
-  bool FindSerial(KvPageId parent, uint64_t& serial) const;
+  bool FindSerial(KvPageId parent, uint64_t root, uint64_t& serial) const;
   void AddComplete(KvPageId page);
   void RemoveName(KvPageId page);
   void AddCached(KvPageId page);
