@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kStatesBytes = 64 << 20;  // of the sequences that a network follows here
+constexpr uint64_t kStatesBytes = 8 << 20;  // of the sequences that a network follows here
 
 struct Studied {
   NamedExperts named;
