@@ -69,7 +69,7 @@ def token_class(text):
 def routing(model, tokens, tokenizer, seq_len=512, batch=8):
     """Expert usage on a 1-D token array -> list of per-layer dicts.
 
-    bits_mean_use: entropy of the overall expert usage (3 bits = all eight used evenly);
+    bits_mean_use: entropy of the overall expert usage (log2 of the experts: all are used evenly);
     bits_token: mean entropy of one token's own router distribution;
     bits_use_given_token: mean entropy of the usage given the token id; the smaller it is than
     bits_mean_use, the more the experts specialise.
@@ -91,7 +91,7 @@ def routing(model, tokens, tokenizer, seq_len=512, batch=8):
     for layer in range(c.layers):
         u = use[layer]
         seen = u.sum(1)
-        frequent = seen >= 2 * 40
+        frequent = seen >= c.top_k * 40
         share = u / seen.clamp_min(1)[:, None]
         overall = u.sum(0) / u.sum()
         table = {}

@@ -100,6 +100,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder written by prepare.py")
     parser.add_argument("--out", type=Path, required=True, help="checkpoint.pt and log.jsonl go here")
+    parser.add_argument("--layers", type=int, default=Config.layers)
+    parser.add_argument("--experts", type=int, default=Config.experts, help="of a layer")
+    parser.add_argument("--top-k", type=int, default=Config.top_k, help="experts of a token")
+    parser.add_argument("--expert-dim", type=int, default=Config.expert_dim, help="width of an expert")
     parser.add_argument("--seconds", type=float, default=6400, help="time budget over all resumes")
     parser.add_argument("--max-steps", type=int, default=10**9, help="stop early (for speed tests)")
     parser.add_argument("--seq-len", type=int, default=512)
@@ -124,7 +128,7 @@ def main():
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
 
-    config = Config()
+    config = Config(layers=args.layers, experts=args.experts, top_k=args.top_k, expert_dim=args.expert_dim)
     model = Mixtral(config)
     hidden = [p for n, p in model.named_parameters()
               if p.dim() > 1 and "embed" not in n and ".gate." not in n]
@@ -140,6 +144,8 @@ def main():
     step, elapsed, path = 0, 0.0, args.out / "checkpoint.pt"
     if path.exists():
         state = torch.load(path, weights_only=True)
+        if state["config"] != asdict(config):
+            raise SystemExit(f"{path} has another shape: {state['config']}")
         model.load_state_dict(state["model"])
         adam.load_state_dict(state["adam"])
         muon.buffers = state["muon"]
