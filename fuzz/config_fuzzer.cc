@@ -33,7 +33,8 @@ void CheckModelConfig(std::string_view text) {
   Require(Within(config->expert_dim, 1, penstock::kMaxModelDim) &&
           Within(config->max_positions, 1, penstock::kMaxContext));
   Require(config->layer_has_experts.size() == static_cast<size_t>(config->num_layers));
-  Require(Within(config->num_moe_layers(), 0, config->num_layers) && config->rope.theta > 0);
+  Require(Within(config->num_moe_layers(), 0, config->num_layers));
+  Require(config->rope.theta > 0 || config->family->layer_ropes == penstock::LayerRopes::kNone);
   // A layer without experts has a dense FFN.
   Require(config->num_moe_layers() == config->num_layers || config->dense_ffn_dim >= 1);
   for (const penstock::TokenId id : config->eos_ids) Require(Within(id, 0, config->vocab_size - 1));
