@@ -16,6 +16,15 @@ NextRows RowsFrom(const Sequence& sequence, int64_t first_pos, const PassLimits&
           .encodes = encodes};
 }
 
+// Returns how many passes a running request takes at most, with the present one.
+int64_t MaxPasses(const Sequence& sequence, const PassLimits& limits) {
+  int64_t num_passes = std::max<int64_t>(0, sequence.sampling().max_tokens - sequence.num_generated());
+  if (sequence.in_prefill()) {  // the last pass of a prompt gives the first token
+    num_passes += (sequence.num_pending() - 1) / limits.max_rows_of_sequence() + (sequence.num_to_encode() > 0 ? 1 : 0);
+  }
+  return num_passes;
+}
+
 }  // namespace
 
 std::vector<NextRows> NextRowsOf(const KnownRequests& requests, const PassLimits& limits) {
@@ -33,9 +42,16 @@ std::vector<NextRows> NextRowsOf(const KnownRequests& requests, const PassLimits
     const Sequence& sequence = *requests.running[i];
     if (!add(RowsFrom(sequence, sequence.num_computed() + num_chosen, limits))) return all;
   }
+  const bool is_soon = requests.running.size() < requests.num_places ||
+                       std::ranges::any_of(requests.running, [&](const std::unique_ptr<Sequence>& sequence) {
+                         return MaxPasses(*sequence, limits) <= 2;
+                       });
   for (size_t i = 0; i < std::min(requests.waiting.size(), requests.num_places); ++i) {
     const Sequence& sequence = *requests.waiting[i];
-    if (!requests.shares_prefix(sequence) && !add(RowsFrom(sequence, 0, limits))) return all;
+    if (requests.shares_prefix(sequence)) continue;
+    NextRows rows = RowsFrom(sequence, 0, limits);
+    rows.is_soon = is_soon;
+    if (!add(rows)) return all;
   }
   return all;
 }

@@ -24,6 +24,7 @@ struct NextRows {
   int64_t first_pos = 0;
   std::span<const TokenId> token_ids;
   bool encodes = false;  // they go through an encoder
+  bool is_soon = true;   // they probably come in one of the next two passes
 };
 
 struct RowBatch {

@@ -25,11 +25,11 @@ class ExpertPrefetch {
  public:
   // Names the experts to fetch next, in this order, in place of those named before. Present experts are skipped.
   void SetNext(std::vector<ExpertKey> keys);
-  // The same, but holds the present ones. They are in the order of their layers. If it is certain that these and no
-  // others will be wanted, they are fetched as fast as the disk can.
-  void SetNextInOrder(std::span<const ExpertKey> keys, bool is_certain);
-  // Adds experts behind those that were named in order.
-  void AddInOrder(std::span<const ExpertKey> keys) { next_.insert(next_.begin(), keys.rbegin(), keys.rend()); }
+  // The same, but holds the present ones. They are in the order of their layers: first those of this pass, then those
+  // of later ones. If it is certain that these and no others will be wanted, they are fetched as fast as the disk can.
+  void SetNextInOrder(std::span<const ExpertKey> of_pass, std::span<const ExpertKey> ahead, bool is_certain);
+  // Adds experts of later passes behind those that were named in order.
+  void AddAhead(std::span<const ExpertKey> keys);
   // Issues the next pages, as far as earlier ones have arrived. Adds the arrivals of the pages under way to `events`:
   // after each, there may be another page to issue.
   void Issue(Pass& pass, std::vector<Event>& events);
@@ -58,6 +58,7 @@ class ExpertPrefetch {
   std::vector<ExpertKey> next_;  // in reverse order: the next one is last
   std::optional<ExpertLease> coming_;
   std::vector<ExpertLease> brought_;
+  size_t num_ahead_ = 0;     // of next_: experts of later passes, the first ones
   bool in_order_ = false;    // the experts of all later layers are named
   bool is_certain_ = false;  // and no others will be wanted
   Event last_page_;

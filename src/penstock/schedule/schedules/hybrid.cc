@@ -261,6 +261,7 @@ class HybridSchedule : public Schedule {
       const auto known = std::ranges::find(works_ahead_, rows.sequence_id, &WorkAhead::sequence_id);
       if (known != works_ahead_.end()) {
         works.push_back(*known);
+        works.back().is_soon = rows.is_soon;
         continue;
       }
       ids.assign(rows.token_ids.size(), rows.sequence_id);
@@ -271,12 +272,15 @@ class HybridSchedule : public Schedule {
       if (!work.run) continue;
       works.push_back({.sequence_id = rows.sequence_id,
                        .layers = LayersOf(pass.config(), rows.encodes),
-                       .done = pass.IssueAhead(std::move(work))});
+                       .done = pass.IssueAhead(std::move(work)),
+                       .is_soon = rows.is_soon});
     }
     // Works for rows that will not come after all: they must have ended before their sequence's next work begins.
     for (WorkAhead& work : works_ahead_) {
       const bool is_kept = std::ranges::find(works, work.sequence_id, &WorkAhead::sequence_id) != works.end();
-      if (!is_kept && !pass.runtime().Done(work.done)) works.push_back(std::move(work));
+      if (is_kept || pass.runtime().Done(work.done)) continue;
+      work.is_soon = false;
+      works.push_back(std::move(work));
     }
     works_ahead_ = std::move(works);
   }
@@ -305,15 +309,15 @@ class HybridSchedule : public Schedule {
     if (NamesInOrder(pass)) {
       const size_t num_named = in_order_.size();
       NameAhead(pass, events);
-      prefetch_.AddInOrder(std::span(in_order_).subspan(num_named));
+      prefetch_.AddAhead(std::span(in_order_).subspan(num_named));
     }
     prefetch_.Issue(pass, events);
   }
 
-  // Adds the experts of later passes whose work has been done. The disk then reads them while this pass is computed.
+  // Adds the experts of the next passes whose work has been done. The disk then reads them while this pass is computed.
   void NameAhead(Pass& pass, std::vector<Event>& events) {
     for (WorkAhead& work : works_ahead_) {
-      if (work.is_named) continue;
+      if (work.is_named || !work.is_soon) continue;
       if (!pass.runtime().Done(work.done)) return events.push_back(work.done);
       work.is_named = true;
       for (size_t place = 0; place < moe_layers_.size(); ++place) {
@@ -347,7 +351,9 @@ class HybridSchedule : public Schedule {
   // Names experts of the layers from this place on.
   void Name(Pass& pass, size_t next_place) {
     if (NamesInOrder(pass)) {
-      return prefetch_.SetNextInOrder(std::span(in_order_).subspan(in_order_from_[next_place]),
+      const std::span<const ExpertKey> keys(in_order_);
+      const size_t end = in_order_from_.back();
+      return prefetch_.SetNextInOrder(keys.first(end).subspan(in_order_from_[next_place]), keys.subspan(end),
                                       /*is_certain=*/options_.replaces_routers);
     }
     candidates_.clear();
@@ -433,6 +439,7 @@ class HybridSchedule : public Schedule {
     uint32_t sequence_id = 0;
     IndexRange layers;
     Event done;
+    bool is_soon = false;
     bool is_named = false;  // its experts are in in_order_
   };
   struct Candidate {
