@@ -150,12 +150,12 @@ Each system's implementation has one overhead, and no other number:
 
 Weights and KV cache have 16 bits. Prompts are padded to the longest, as in the paper's rows "(p)" and its
 rivals'. A step has at most 8192 rows of prompts; the papers' policies do not say how many. Ratios that are
-off by more than 35 % are marked with **(!)**. Figures by which a machine or an overhead was chosen are marked
-with (c).
+off by more than 35 % are marked with **(!)**. Figures by which a machine or an overhead was chosen are
+marked with (c).
 """
 SUMMARY_TEXT = """\
-Absolute figures and ratios for which the paper has a number. Figures marked with (c) are no predictions. Ranges
-are not counted (several T4s, parts of EPS-MoE). The last section says why cells are outside.
+Absolute figures and ratios for which the paper has a number. Figures marked with (c) are no predictions.
+Ranges are not counted (several T4s, parts of EPS-MoE). The last section says why cells are outside.
 """
 
 
@@ -189,7 +189,8 @@ class Marks:
             close, near = (sum(abs(q - 1) <= limit for q in quotients) for limit in (0.15, 0.35))
             return (f"| {name} | {len(quotients)} | {close} | {near} | {len(quotients) - near} | {num_calibrated} |\n")
         for name, quotients in self.quotients.items():
-            text += row(name, quotients, self.num_calibrated[name])
+            if quotients:
+                text += row(name, quotients, self.num_calibrated[name])
         return text + row("all", sum(self.quotients.values(), []), sum(self.num_calibrated.values()))
 
 
