@@ -17,6 +17,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import expected_file
 import make_golden as golden
 import numpy as np
 import torch
@@ -184,7 +185,7 @@ def make_variant(folder, config):
             results[f"routing_weights.{i}.{layer}"] = topk_weights
     save_file({name: torch.from_numpy(np.ascontiguousarray(value)).float() for name, value in results.items()},
               folder / "expected.safetensors")
-    golden.write_expected(folder, {
+    expected_file.write_expected(folder, {
         "numpy": np.__version__, "seed": seed, "dtype": config["torch_dtype"],
         "min_margin": round(min(m for _, _, m, _ in found), 6),
         "min_router_margin": round(min(m for _, _, _, m in found), 6),

@@ -15,6 +15,7 @@ In the decoder a step has one row, so no expert is ever full, as when transforme
 import copy
 import shutil
 
+import expected_file
 import make_golden
 import torch
 import transformers
@@ -176,9 +177,9 @@ def make_variant(folder, variant, first_seed, num_seeds):
             tensors[f"routing_weights.{i}.{layer}"] = factors[0].float()
             num_dropped += int((factors == 0).sum())
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "expected.safetensors")
-    expected = make_golden.expected_of(seed, dtype, [margins for _, margins in found], num_dropped=num_dropped,
+    expected = expected_file.expected_of(seed, dtype, [margins for _, margins in found], num_dropped=num_dropped,
                                        prompts=[prompt[0].tolist() for prompt, _ in found], greedy=greedy)
-    make_golden.write_expected(folder, expected)
+    expected_file.write_expected(folder, expected)
     return expected
 
 

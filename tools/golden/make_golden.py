@@ -25,6 +25,7 @@ import tempfile
 from pathlib import Path
 
 import coded
+import expected_file
 import safetensors
 import torch
 import transformers
@@ -513,27 +514,6 @@ def rounding_bf16(model, prompts):
     return max(float(((a - b).abs().amax(-1) / a.abs().amax(-1)).max()) for a, b in zip(exact, rounded, strict=True))
 
 
-def expected_of(seed, dtype, margins, **results):
-    """Returns the contents of expected.json; `margins` are those of each prompt, as (logit, router)."""
-    return {
-        "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
-        "seed": seed,
-        "dtype": dtype,
-        "min_margin": round(min(margin for margin, _ in margins), 6),
-        "min_router_margin": round(min([margin for _, margin in margins if margin < 1e30], default=0.0), 6),
-        **results,
-    }
-
-
-def write_expected(folder, expected):
-    """Writes expected.json, with one line per prompt."""
-    lines = [f'  "{key}": ' + (json.dumps(value) if key not in ("prompts", "greedy") else
-             "[\n    " + ",\n    ".join(json.dumps(row) for row in value) + "\n  ]")
-             for key, value in expected.items()]
-    (folder / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
 def make_variant(folder, variant, first_seed, num_seeds):
     """Writes one variant; returns its expected.json contents."""
     own = split_variant(variant)[2]
@@ -570,10 +550,10 @@ def make_variant(folder, variant, first_seed, num_seeds):
     if own["coded"]:
         coded.write_coded(folder, own, own["codes"])
         (folder / weights.RECIPE).unlink()
-    expected = expected_of(seed, own["dtype"], [margins for _, _, margins in found],
+    expected = expected_file.expected_of(seed, own["dtype"], [margins for _, _, margins in found],
                            prompts=[prompt.tolist() for prompt, _, _ in found],
                            greedy=[new.tolist() for _, new, _ in found])
-    write_expected(folder, expected)
+    expected_file.write_expected(folder, expected)
     return expected
 
 

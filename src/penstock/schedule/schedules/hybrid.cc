@@ -461,8 +461,7 @@ class HybridSchedule : public Schedule {
   std::vector<int32_t> order_;  // [num_experts]: the likeliest first
   std::vector<float> likely_;   // [num_experts]: expected rows; 0 for experts that are probably not chosen
   std::vector<Candidate> candidates_;
-  std::vector<ExpertKey>
-      in_order_;  // if the predictor names them: experts of all layers of the pass, then of later ones
+  std::vector<ExpertKey> in_order_;    // named experts of all layers of the pass, then of later passes
   std::vector<size_t> in_order_from_;  // [num_layers + 1]: where those of each layer begin
 };
 
