@@ -57,7 +57,7 @@ TEST_F(ExpertTiersTest, AnExpertIsGivenUpBetweenPages) {
   EXPECT_FALSE(device.AcquireByPages(ExpertKey{5}, FetchReason::kPredicted).has_value());
   const int64_t num_pages = device.num_waiting_pages();
   ASSERT_GE(num_pages, 4);
-  ASSERT_TRUE(device.IssuePage() && device.IssuePage());
+  ASSERT_TRUE(device.IssuePage().has_value() && device.IssuePage().has_value());
   const Event second_page = lease->arrived();
   device.Abandon(std::move(*lease));
   EXPECT_EQ(device.num_waiting_pages(), 0);

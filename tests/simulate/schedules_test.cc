@@ -209,13 +209,6 @@ TEST(Schedules, EachOfKlotskisIdeasHelpsOrDoesNoHarm) {
   EXPECT_LT(klotski_s, Simulate(cold).later_s());
 }
 
-TEST(Schedules, APinnedShareBeatsACacheInAScan) {
-  Scenario pinned = With(ScheduleKind::kKlotski);
-  Scenario cache = pinned;
-  cache.eviction = Eviction::kLru;
-  EXPECT_LT(Simulate(pinned).counters.bytes_read, Simulate(cache).counters.bytes_read / 2 + 1);
-}
-
 // Has so many sequences that computing a layer takes about as long as fetching its experts. Attention takes half of the
 // computing time.
 Scenario OnDevice(ScheduleKind kind) {
@@ -226,6 +219,30 @@ Scenario OnDevice(ScheduleKind kind) {
   scenario.num_rows = 384;
   scenario.context = 1400;
   return scenario;
+}
+
+TEST(Schedules, HotExpertsDoNotDelayKvEntries) {
+  // Decoding sequences with long contexts: their KV entries take as long to copy as a layer's experts.
+  for (const int64_t context : {1000, 4000}) {
+    Scenario hot = OnDevice(ScheduleKind::kKlotski);
+    hot.num_slots = 12;
+    hot.num_streaming = 3;
+    hot.micro_batch = 32;
+    hot.context = context;
+    Scenario cold = hot, two = hot;
+    cold.schedule.hot_prefetch = false;
+    two.schedule.hot_experts = 2;
+    const double hot_s = Simulate(hot).later_s();
+    EXPECT_LT(hot_s, Simulate(cold).later_s()) << context;
+    EXPECT_LE(hot_s, 1.001 * Simulate(two).later_s()) << context;
+  }
+}
+
+TEST(Schedules, APinnedShareBeatsACacheInAScan) {
+  Scenario pinned = With(ScheduleKind::kKlotski);
+  Scenario cache = pinned;
+  cache.eviction = Eviction::kLru;
+  EXPECT_LT(Simulate(pinned).counters.bytes_read, Simulate(cache).counters.bytes_read / 2 + 1);
 }
 
 TEST(Schedules, CgopipeIsTheFastestOfThoseForADevice) {
@@ -242,7 +259,8 @@ TEST(Schedules, CgopipeIsTheFastestOfThoseForADevice) {
 
 // Not even DRAM holds the model. The device has room for two layers, for one layer and a few experts, or for one layer.
 // Weight pages keep the disk busy while everything else runs. Whole layers, choices that gates must make first, and a
-// device with one layer make the disk wait while the device computes, but never longer.
+// device with one layer make the disk wait while the device computes, but never longer. Klotski's disk reads for later
+// layers meanwhile, and waits less.
 TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
   for (const ScheduleKind kind :
        {ScheduleKind::kCgopipe, ScheduleKind::kFastdecode, ScheduleKind::kZigzag, ScheduleKind::kKlotski}) {
@@ -254,8 +272,8 @@ TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
       scenario.num_dram_slots = 24;
       const Outcome outcome = Simulate(scenario);
       const bool overlaps = kind == ScheduleKind::kCgopipe && num_slots >= 16;
-      EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), overlaps ? 0.95 : 0.6)
-          << TraitsOf(kind).name << ", " << num_slots << " slots";
+      const double least = overlaps ? 0.95 : kind == ScheduleKind::kKlotski ? 0.8 : 0.6;
+      EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), least) << TraitsOf(kind).name << ", " << num_slots << " slots";
     }
   }
 }

@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
 
 ExpertStore::~ExpertStore() {
   announced_.clear();
-  while (!waiting_.empty()) PENSTOCK_CHECK(IssuePage());
+  while (!waiting_.empty()) PENSTOCK_CHECK(IssuePage().has_value());
   // Waits until the disk no longer writes into the slots and tasks no longer read them.
   for (const Slot& slot : slots_) {
     PENSTOCK_CHECK(slot.num_leases == 0);
@@ -121,24 +121,25 @@ void ExpertStore::FetchAhead() {
   source_->FetchAhead(keys);
 }
 
-bool ExpertStore::IssuePage() {
+std::optional<Event> ExpertStore::IssuePage() {
   PENSTOCK_CHECK(!waiting_.empty());
   Waiting& next = waiting_.front();
   Slot& slot = slots_[next.slot_id];
   if (!next.begun) {
     next.streams_below = source_->streams(slot.key);
-    if (!source_->Begin(slot.key)) return false;
+    if (!source_->Begin(slot.key)) return std::nullopt;
     next.begun = true;
     if (next.streams_below) FetchAhead();
   }
   slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_id), next.slot_free);
   slot.known = source_->KnownAt(slot.key, slot.arrived);
+  const Event arrived = slot.arrived;
   --num_waiting_pages_;
-  if (--next.num_pages > 0) return true;
+  if (--next.num_pages > 0) return arrived;
   const bool leaves_room_below = next.streams_below;
   waiting_.pop_front();
   if (leaves_room_below) FetchAhead();
-  return true;
+  return arrived;
 }
 
 void ExpertStore::Abandon(ExpertLease lease) {
@@ -217,7 +218,7 @@ void ExpertStore::Release(SlotId slot_id, const Event& last_use) {
   Slot& slot = slots_[slot_id];
   // Issues the waiting pages now. Nobody else would, and the next lease on this expert needs the event of its arrival.
   while (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_id == slot_id; })) {
-    PENSTOCK_CHECK(IssuePage());
+    PENSTOCK_CHECK(IssuePage().has_value());
   }
   --slot.num_leases;
   std::erase_if(slot.last_uses, [&](const Event& event) { return runtime_->Done(event); });

@@ -105,9 +105,9 @@ class ExpertStore {
   std::optional<ExpertLease> AcquireByPages(ExpertKey key, FetchReason reason);
   // Returns the number of pages that wait for IssuePage().
   int64_t num_waiting_pages() const { return num_waiting_pages_; }
-  // Issues the next page. Returns false when the tier below has no room for its expert now. REQUIRES:
-  // num_waiting_pages() > 0.
-  bool IssuePage();
+  // Issues the next page and returns its arrival. Returns nothing when the tier below has no room for its expert now.
+  // REQUIRES: num_waiting_pages() > 0.
+  std::optional<Event> IssuePage();
 
   // Returns the expert that would leave if `key` were fetched now; kNoExpert if none would have to leave or none can.
   ExpertKey VictimFor(ExpertKey key) const {

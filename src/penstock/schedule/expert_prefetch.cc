@@ -101,11 +101,12 @@ bool ExpertPrefetch::IssueNext(Pass& pass) {
     num_ahead_ = std::min(num_ahead_, next_.size());
   }
   if (!coming_.has_value()) return false;
-  if (!store.IssuePage()) {  // the tier below has no room
+  const std::optional<Event> page = store.IssuePage();
+  if (!page.has_value()) {  // the tier below has no room
     GiveUp(pass);
     return false;
   }
-  last_page_ = coming_->arrived();
+  last_page_ = *page;
   if (store.num_waiting_pages() == 0) brought_.push_back(*std::exchange(coming_, std::nullopt));
   return true;
 }
@@ -140,7 +141,7 @@ std::vector<ExpertLease> ExpertPrefetch::Settle(Pass& pass, int64_t layer_idx, s
         std::find(wanted.begin(), wanted.end(), layouts.expert_idx_of(coming_->key())) != wanted.end();
     const bool failed = pass.runtime().Done(last_page_) && !pass.runtime().Wait(last_page_).ok();
     if (is_wanted && !failed) {
-      while (store.num_waiting_pages() > 0) PENSTOCK_CHECK(store.IssuePage());
+      while (store.num_waiting_pages() > 0) PENSTOCK_CHECK(store.IssuePage().has_value());
       brought_.push_back(*std::exchange(coming_, std::nullopt));
     } else {
       GiveUp(pass);

@@ -30,17 +30,17 @@ class LayerExperts {
   // are computed at a time, so that slots are released early. kIndex: computes in increasing index, even if others
   // arrive first.
   enum class Order : uint8_t { kArrival, kIndex };
+  // Called before each wait. It may issue other work, and adds the events after which it could issue more.
+  using Background = absl::FunctionRef<void(std::vector<Event>& events)>;
   // Computes the wanted experts for the rows that were grouped last. Calls `fetch_ahead` when all transfers of the
   // layer have been issued, and again whenever slots have been released since. The disk is then free for later layers.
-  absl::Status Compute(Order order, absl::FunctionRef<void()> fetch_ahead) {
+  absl::Status Compute(Order order, absl::FunctionRef<void()> fetch_ahead, Background background) {
     LayerExperts* const all[] = {this};
-    return ComputeAll(all, order, fetch_ahead, [](std::vector<Event>&) {});
+    return ComputeAll(all, order, fetch_ahead, background);
   }
   // busy_s() returns the seconds that its tasks took; first_s() returns those of the first task.
   double busy_s() const { return busy_s_; }
   double first_s() const { return first_s_; }
-  // Called before each wait. It may issue other work, and adds the events after which it could issue more.
-  using Background = absl::FunctionRef<void(std::vector<Event>& events)>;
   // Like Compute(), for several processors at once.
   static absl::Status ComputeAll(std::span<LayerExperts* const> all, Order order, absl::FunctionRef<void()> fetch_ahead,
                                  Background background);

@@ -77,7 +77,9 @@ void LayerPrefetch::IssuePages(Pass& pass, int64_t share, int64_t num_shares) {
   const bool all = share == num_shares;
   // The tier below holds an expert only while its pages are issued. It makes room for a wanted expert by dropping
   // experts that were fetched ahead, so IssuePage() always succeeds.
-  while (pass.experts().num_waiting_pages() > (all ? 0 : left)) PENSTOCK_CHECK(pass.experts().IssuePage());
+  while (pass.experts().num_waiting_pages() > (all ? 0 : left)) {
+    PENSTOCK_CHECK(pass.experts().IssuePage().has_value());
+  }
 }
 
 void LayerPrefetch::DropFailed(Pass& pass) {

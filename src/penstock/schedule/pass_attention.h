@@ -38,6 +38,8 @@ class PassAttention {
   // meanwhile. If ranks share the heads, the rows of the next micro-batch travel meanwhile. REQUIRES: micro-batches of
   // the pass, which have all completed the layer before.
   Event Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
+  // Returns whether KV entries are copied to a device for its attention.
+  bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
   // Copies a micro-batch's KV entries to the device, unless they are there or on their way. Does nothing if the device
   // needs no copies. At most the entries of one micro-batch are fetched ahead.
   void FetchKv(RowRange rows, int64_t layer_idx);
@@ -65,7 +67,6 @@ class PassAttention {
     std::vector<std::span<std::byte* const>> row_pages;  // [rows.size()]
   };
 
-  bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
   KvView CacheView(RowRange rows, int64_t layer_idx) const;
   ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const {
     return penstock::ContextOf(args_.config, args_.batch, rows, layer_idx);

@@ -5,15 +5,21 @@
 // - Experts that are already in slots (the pinned share) are not prefetched. So the K prefetched experts are the
 //   hottest of those that must come from the disk.
 // - An expert that is probably not needed (few rows) is not prefetched, because its read would delay those that are.
-// - If all are probably needed, K is the number of experts that find a slot.
+// - If all are probably needed, K is the number of experts that find a slot. On a device one slot stays free for the
+//   present layer's experts.
+// - Hot experts travel to a device in pages: while the link is idle, and between the KV entries of micro-batches. No
+//   micro-batch waits for whole experts then.
+// - Below a device, the disk goes on with the layers after the next one as far as DRAM has room (the paper's window).
 // - The first layer of the next pass is prefetched while this pass ends.
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
 #include "penstock/base/status.h"
 #include "penstock/model/family.h"
 #include "penstock/routing/correlation_table.h"
@@ -66,13 +72,16 @@ class KlotskiSchedule : public Schedule {
         pass.ffn().Dense(group, layer_idx);
         continue;
       }
-      LayerExperts experts(pass, layer_idx);
-      experts.Adopt(std::exchange(hot_, {}));
       std::vector<Event> gates;
-      for (size_t i = 0; i < micro_batches.size(); ++i) {
+      const int64_t num_pages = pass.experts().num_waiting_pages();
+      const auto num_micro_batches = std::ssize(micro_batches);
+      for (int64_t i = 0; i < num_micro_batches; ++i) {
         pass.attention().Attend(micro_batches, i, layer_idx);
+        IssuePages(pass, num_pages - num_pages * (i + 1) / num_micro_batches);
         gates.push_back(pass.ffn().Route(micro_batches[i], layer_idx));
       }
+      LayerExperts experts(pass, layer_idx);
+      experts.Adopt(std::exchange(hot_, {}));
       // When a gate has chosen, transfers are issued at once, while the next micro-batch's attention is computed.
       for (size_t i = 0; i < gates.size(); ++i) {
         PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(gates[i]));
@@ -84,7 +93,9 @@ class KlotskiSchedule : public Schedule {
       const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
       hot_layer_ = moe_layer = NextPlace(pass, moe_layer);
       Predict(pass, group, moe_layer);
-      PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, moe_layer); }));
+      PENSTOCK_RETURN_IF_ERROR(experts.Compute(
+          order, [&] { Prefetch(pass, moe_layer); },
+          [&](std::vector<Event>& events) { IssuePageIfIdle(pass, events); }));
       pass.ffn().Combine(group, layer_idx);
     }
     return absl::OkStatus();
@@ -115,26 +126,71 @@ class KlotskiSchedule : public Schedule {
   }
 
   // Fetches the hot experts of the next layer during that layer's attention, and no others. With a device, the others
-  // that are probably needed are fetched from the disk into DRAM.
+  // that are probably needed are fetched from the disk into DRAM, and then those of later layers.
   void Prefetch(Pass& pass, size_t moe_layer) {
-    for (; !likely_.empty() && static_cast<int64_t>(hot_.size()) < hot_experts_; likely_.pop_back()) {
+    ExpertStore& store = pass.experts();
+    const int64_t max = pass.has_device() ? std::min(hot_experts_, store.num_streaming_slots() - 1) : hot_experts_;
+    for (; !likely_.empty() && std::ssize(hot_) < max; likely_.pop_back()) {
       if (pass.IsPresent(moe_layers_[moe_layer], likely_.back())) continue;
-      auto lease = pass.experts().Acquire(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], likely_.back()),
-                                          FetchReason::kPredicted);
+      auto lease =
+          store.AcquireByPages(store.layouts().KeyOf(moe_layers_[moe_layer], likely_.back()), FetchReason::kPredicted);
       if (!lease.has_value()) break;
       hot_.push_back(std::move(*lease));
     }
     std::vector<ExpertKey> keys;
     for (auto expert = likely_.rbegin(); expert != likely_.rend(); ++expert) {
-      keys.push_back(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], *expert));
+      keys.push_back(store.layouts().KeyOf(moe_layers_[moe_layer], *expert));
     }
-    pass.experts().Announce(std::move(keys));
+    if (needs_all_) AddWindow(pass, moe_layer, keys);
+    store.Announce(std::move(keys));
+    if (!pass.attention().stages_kv()) IssuePages(pass, 0);
   }
 
-  // Sets likely_ to the experts of a layer on this rank that are probably needed, the likeliest last.
+  // Issues pages of hot experts until `num_left` are left. IssuePage() always succeeds: the tier below holds one expert
+  // at a time for them, and drops others that it fetched ahead.
+  void IssuePages(Pass& pass, int64_t num_left) {
+    while (pass.experts().num_waiting_pages() > num_left) {
+      const std::optional<Event> page = pass.experts().IssuePage();
+      PENSTOCK_CHECK(page.has_value());
+      last_page_ = *page;
+    }
+  }
+
+  // Issues the next page of a hot expert if the one before has arrived, so that KV entries wait for one page at most.
+  // Adds the event after which there may be another page to issue.
+  void IssuePageIfIdle(Pass& pass, std::vector<Event>& events) {
+    const int64_t num_pages = pass.experts().num_waiting_pages();
+    if (num_pages == 0) return;
+    if (pass.runtime().Done(last_page_)) IssuePages(pass, num_pages - 1);
+    events.push_back(last_page_);
+  }
+
+  // With a device: adds the experts of the layers after `moe_layer` that stream from the disk, as many as there is room
+  // for in DRAM. The disk then reads on while the device is the limit.
+  void AddWindow(Pass& pass, size_t moe_layer, std::vector<ExpertKey>& keys) const {
+    ExpertStore& store = pass.experts();
+    const ExpertLayouts& layouts = store.layouts();
+    int64_t room = store.max_ahead();
+    size_t place = moe_layer;
+    for (size_t ahead = 1; ahead < moe_layers_.size() && room > 0; ++ahead) {
+      place = NextPlace(pass, place);
+      const ExpertKey begin = layouts.FirstKeyOf(moe_layers_[place]);
+      const ExpertKey end = begin + layouts.num_experts_of(moe_layers_[place]);
+      for (ExpertKey key = store.NextStreamingBelow(begin); key < end && room > 0;
+           key = store.NextStreamingBelow(key + 1)) {
+        if (store.IsPresent(key)) continue;
+        keys.push_back(key);
+        --room;
+      }
+    }
+  }
+
+  // Sets likely_ to the experts of a layer on this rank that are probably needed, the likeliest last; and needs_all_.
   void Predict(const Pass& pass, RowRange group, size_t moe_layer) {
     const ModelConfig& config = pass.config();
     likely_.clear();
+    needs_all_ = options_.hot_prefetch && static_cast<double>(group.size() * config.num_topk) >=
+                                              kMinExpected * static_cast<double>(config.num_experts);
     if (!options_.hot_prefetch) return;
     if (moe_layer == first_after_ % moe_layers_.size()) ForgetHistory();  // nothing is known about the next rows
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
@@ -156,7 +212,9 @@ class KlotskiSchedule : public Schedule {
   // Choices of the group's rows in the previous layers, the nearest layer first: [num_rows, num_topk].
   std::array<std::vector<int32_t>, kMaxPathLength> previous_choices_;
   std::vector<int32_t> likely_;   // experts of the next layer that were not requested yet, likeliest last
+  bool needs_all_ = false;        // the group probably needs nearly all experts of later layers, too
   std::vector<ExpertLease> hot_;  // leases on experts of the next layer
+  Event last_page_;               // of the hot experts
   size_t hot_layer_ = 0;          // its place among the layers with experts
   size_t first_after_ = 0;        // the place of the first layer with experts for the rows that come next
 };

@@ -30,7 +30,8 @@ class OnDemandSchedule : public Schedule {
           if (pass.IsPresent(layer_idx, expert_idx) == present) experts.Want(expert_idx);
         }
       }
-      PENSTOCK_RETURN_IF_ERROR(experts.Compute(LayerExperts::Order::kArrival, [] {}));
+      PENSTOCK_RETURN_IF_ERROR(experts.Compute(
+          LayerExperts::Order::kArrival, [] {}, [](std::vector<Event>&) {}));
       pass.ffn().Combine(rows, layer_idx);
     }
     return absl::OkStatus();
