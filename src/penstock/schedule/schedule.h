@@ -64,10 +64,6 @@ struct ScheduleTraits {
   bool keeps_kv_on_device = false;     // the default with a device
   bool learns_correlation = false;     // learns a correlation table and predicts from it
   bool pins_by_popularity = false;     // if eviction is static and a correlation table is given
-  // The policy search tries it. Hybrid is left out: it plans each layer on its own from the times of lanes, so a faster
-  // link may make it slower. Its worth also depends on how soon tokens want the same experts again, which a workload
-  // does not tell.
-  bool is_searched = true;
 };
 std::span<const ScheduleTraits> Schedules();
 const ScheduleTraits& TraitsOf(ScheduleKind kind);

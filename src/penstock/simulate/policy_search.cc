@@ -356,8 +356,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
     if (asked.device != "auto" && asked.device != device) continue;
     if (device == "gpu" && hardware.FindTier("device") == nullptr) continue;
     for (const ScheduleTraits& schedule : Schedules()) {
-      const bool is_wanted =
-          asked.policy.schedule.has_value() ? asked.policy.schedule == schedule.value : schedule.is_searched;
+      const bool is_wanted = !asked.policy.schedule.has_value() || asked.policy.schedule == schedule.value;
       if (!is_wanted || (schedule.attends_on_host && device == "cpu")) continue;
       EngineOptions start = asked;
       start.device = device;

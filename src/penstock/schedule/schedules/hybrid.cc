@@ -111,7 +111,8 @@ class HybridSchedule : public Schedule {
       const bool by_host = std::find(split.host.begin(), split.host.end(), i) != split.host.end();
       (by_host ? host : device).Want(layer_.experts[i]);
     }
-    const double device_s = SumOf(split.device, &ExpertWork::device_s);
+    const double device_s =
+        split.device.empty() ? 0 : SumOf(split.device, &ExpertWork::device_s) + times_.device_free_s / 2;
     Predict(pass, rows, place);
     const double begin_s = pass.runtime().now_s();
     LayerExperts* const both[] = {&device, &host};
@@ -151,6 +152,7 @@ class HybridSchedule : public Schedule {
     const ExpertStore* const host_store = pass.host_experts();
     const ExpertLayouts& layouts = pass.experts().layouts();
     times_.has_device = host_store != nullptr;
+    const double call_s = times_.has_device ? rates.device_compute({}) : 0;
     layer.experts.clear();
     layer.works.clear();
     for (int32_t expert_idx = 0; expert_idx < std::ssize(num_rows); ++expert_idx) {
@@ -165,8 +167,8 @@ class HybridSchedule : public Schedule {
       work.host_s = host_pace_.factor * rates.host_compute(task);
       work.in_dram = host_store == nullptr ? is_present : host_store->IsPresent(key);
       if (host_store == nullptr) continue;
-      work.device_s = device_pace_.factor * rates.device_compute(task);
       work.on_device = is_present;
+      work.device_s = device_pace_.factor * (rates.device_compute(task) - (is_present ? call_s : 0));
     }
     const auto seconds = [](const LaneRates::Duration& link, uint64_t bytes) { return link({.link_bytes = bytes}); };
     const ExpertKey key = layouts.FirstKeyOf(layer_idx);
@@ -176,6 +178,12 @@ class HybridSchedule : public Schedule {
     const uint64_t bytes = layouts.finished_extent(key).size_bytes;
     times_.transfer_s = std::max(seconds(rates.dram_to_device, bytes), seconds(rates.dram_to_pinned, bytes));
     times_.transfer_price_s = kTransferPrice * times_.transfer_s;
+    // Each processor first groups the rows by experts, and the device computes those that it has in one task. The
+    // host's outputs are copied to the device.
+    times_.device_free_s = device_pace_.factor * 2 * call_s;
+    expected_handover_s_ =
+        rates.host_compute({}) + seconds(rates.dram_to_device, static_cast<uint64_t>(4 * pass.config().model_dim));
+    times_.host_first_s = cold_.seconds + Handover();
   }
 
   std::vector<int32_t> IndexesOf(const std::vector<int>& places) const {
@@ -211,7 +219,8 @@ class HybridSchedule : public Schedule {
   // Returns how much longer a layer takes because the host takes part, apart from the time to compute. Learnt from
   // layers without transfers and reads.
   double Handover() const {
-    return alone_.is_known && handed_over_.is_known ? std::max(0.0, handed_over_.seconds - alone_.seconds) : 0;
+    return alone_.is_known && handed_over_.is_known ? std::max(0.0, handed_over_.seconds - alone_.seconds)
+                                                    : expected_handover_s_;
   }
 
   // Tells the predictor the rows of the pass, before its first layer, and fetches what it names.
@@ -450,8 +459,9 @@ class HybridSchedule : public Schedule {
   ScheduleOptions options_;
   std::vector<int64_t> moe_layers_;
   Pace host_pace_, device_pace_;
-  Mean cold_;                 // extra time of the host's first expert
-  Mean alone_, handed_over_;  // layers' time besides computing: without the host, with it
+  Mean cold_;                       // extra time of the host's first expert
+  Mean alone_, handed_over_;        // layers' time besides computing: without the host, with it
+  double expected_handover_s_ = 0;  // Handover() before it has been learnt
   LaneTimes times_;
   Layer layer_;  // the present layer
   std::unique_ptr<ExpertPredictor> predictor_;

@@ -152,17 +152,17 @@ class KlotskiSchedule : public Schedule {
     while (pass.experts().num_waiting_pages() > num_left) {
       const std::optional<Event> page = pass.experts().IssuePage();
       PENSTOCK_CHECK(page.has_value());
-      last_page_ = *page;
+      last_pages_ = {last_pages_[1], *page};
     }
   }
 
-  // Issues the next page of a hot expert if the one before has arrived, so that KV entries wait for one page at most.
-  // Adds the event after which there may be another page to issue.
+  // Issues the next page of a hot expert if at most one is under way: one in each hop keeps the link busy, and KV
+  // entries wait for two pages at most. Adds the event after which there may be another page to issue.
   void IssuePageIfIdle(Pass& pass, std::vector<Event>& events) {
     const int64_t num_pages = pass.experts().num_waiting_pages();
     if (num_pages == 0) return;
-    if (pass.runtime().Done(last_page_)) IssuePages(pass, num_pages - 1);
-    events.push_back(last_page_);
+    if (pass.runtime().Done(last_pages_[0])) IssuePages(pass, num_pages - 1);
+    events.push_back(last_pages_[0]);
   }
 
   // With a device: adds the experts of the layers after `moe_layer` that stream from the disk, as many as there is room
@@ -211,12 +211,12 @@ class KlotskiSchedule : public Schedule {
   std::vector<int64_t> moe_layers_;
   // Choices of the group's rows in the previous layers, the nearest layer first: [num_rows, num_topk].
   std::array<std::vector<int32_t>, kMaxPathLength> previous_choices_;
-  std::vector<int32_t> likely_;   // experts of the next layer that were not requested yet, likeliest last
-  bool needs_all_ = false;        // the group probably needs nearly all experts of later layers, too
-  std::vector<ExpertLease> hot_;  // leases on experts of the next layer
-  Event last_page_;               // of the hot experts
-  size_t hot_layer_ = 0;          // its place among the layers with experts
-  size_t first_after_ = 0;        // the place of the first layer with experts for the rows that come next
+  std::vector<int32_t> likely_;      // experts of the next layer that were not requested yet, likeliest last
+  bool needs_all_ = false;           // the group probably needs nearly all experts of later layers, too
+  std::vector<ExpertLease> hot_;     // leases on experts of the next layer
+  std::array<Event, 2> last_pages_;  // of the hot experts
+  size_t hot_layer_ = 0;             // its place among the layers with experts
+  size_t first_after_ = 0;           // the place of the first layer with experts for the rows that come next
 };
 
 }  // namespace
