@@ -47,6 +47,10 @@ enum class HybridRule : uint8_t {
 // The memory that holds the KV cache.
 enum class KvTier : uint8_t { kDram, kDevice };
 
+// The processor that attends to prompts under schedules that attend on the host (cgopipe and its relatives). On the
+// device, their KV entries are copied there and back, as under zigzag.
+enum class PromptAttention : uint8_t { kHost, kDevice };
+
 // How several ranks divide attention: by sequences (data parallelism), or by heads (tensor parallelism).
 enum class AttentionParallel : uint8_t { kSequences, kHeads };
 
@@ -65,6 +69,8 @@ struct Policy {
   int64_t micro_batch_size = 0;  // sequences that go through a layer together; 0: all of a pass, with a device 32
   // Default: kDevice for zero and hybrid, and for a device that has room for all experts as well; otherwise kDram.
   std::optional<KvTier> kv_tier = {};
+  // Default: kDevice if the device has room for the KV entries of two micro-batches.
+  std::optional<PromptAttention> prompt_attention = {};
   // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
   int64_t streaming_slots = 0;
   // With a device: the number of layers whose experts are read from disk into DRAM ahead of the device. 0: as many

@@ -33,10 +33,12 @@ struct Setting {
   ScheduleKind schedule;
   std::optional<KvTier> kv_tier;
   KvFormat kv;
+  std::optional<PromptAttention> prompt_attention = std::nullopt;
 };
 constexpr Setting kSettings[] = {{ScheduleKind::kOnDemand, std::nullopt, KvFormat::kInt8},
                                  {ScheduleKind::kZero, KvTier::kDevice, KvFormat::kF32},
                                  {ScheduleKind::kCgopipe, std::nullopt, KvFormat::kBF16},
+                                 {ScheduleKind::kCgopipe, std::nullopt, KvFormat::kInt8, PromptAttention::kHost},
                                  {ScheduleKind::kHybrid, std::nullopt, KvFormat::kBF16}};
 
 EngineOptions OptionsOf(const std::string& model_dir, const Setting& setting) {
@@ -48,7 +50,8 @@ EngineOptions OptionsOf(const std::string& model_dir, const Setting& setting) {
           .threads = 1,
           .batch_size = 2,
           .context_length = 192,
-          .policy = {.schedule = setting.schedule, .kv_tier = setting.kv_tier}};
+          .policy = {
+              .schedule = setting.schedule, .kv_tier = setting.kv_tier, .prompt_attention = setting.prompt_attention}};
 }
 
 std::vector<Answer> OfTheHost(EngineOptions options, const std::vector<Request>& requests) {

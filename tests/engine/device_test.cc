@@ -75,6 +75,11 @@ TEST_F(DeviceTest, WhatDoesNotGoTogetherIsRefused) {
   host_attends.device_memory_bytes = 64 << 20;
   host_attends.policy.kv_tier = KvTier::kDevice;
   EXPECT_EQ(ExitCodeOf(Engine::Open(host_attends).status()), 2);
+  EngineOptions device_attends = Options("zigzag");
+  device_attends.device = "emulated";
+  device_attends.device_memory_bytes = 64 << 20;
+  device_attends.policy.prompt_attention = PromptAttention::kDevice;
+  EXPECT_EQ(ExitCodeOf(Engine::Open(device_attends).status()), 2);
 }
 
 TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {

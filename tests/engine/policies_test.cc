@@ -47,6 +47,7 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
     if (draw.Coin()) {
       policy.schedule = draw.From(for_devices);
       policy.kv_tier = std::nullopt;
+      policy.prompt_attention = draw.From(ChoicesAndNone(PromptAttentions()));
     }
   }
   policy.eviction = draw.From(ChoicesAndNone(Evictions()));
@@ -74,15 +75,16 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
 std::string Describe(const EngineOptions& options) {
   const Policy& policy = options.policy;
   return fmt::format(
-      "memory {} device {} of {} kv {} window {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} "
+      "memory {} device {} of {} kv {} prompts {} window {} threads {} batch {} chunk {} io_uring {} direct {} "
+      "schedule {} "
       "eviction {} "
       "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {} rule {} predictor {}",
       options.memory_bytes, options.device, options.device_memory_bytes, ChoiceName(policy.kv_tier, KvTiers()),
-      policy.disk_window, options.threads, options.batch_size, options.prefill_chunk, options.io_uring,
-      options.direct_io, ChoiceName(policy.schedule, Schedules()), ChoiceName(policy.eviction, Evictions()),
-      policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length, policy.multi_batch,
-      policy.hot_prefetch, policy.reorder, ChoiceName(policy.hybrid_rule, HybridRules()),
-      ChoiceName(policy.predictor, Predictors()));
+      ChoiceName(policy.prompt_attention, PromptAttentions()), policy.disk_window, options.threads, options.batch_size,
+      options.prefill_chunk, options.io_uring, options.direct_io, ChoiceName(policy.schedule, Schedules()),
+      ChoiceName(policy.eviction, Evictions()), policy.micro_batch_size, policy.streaming_slots, policy.hot_experts,
+      policy.path_length, policy.multi_batch, policy.hot_prefetch, policy.reorder,
+      ChoiceName(policy.hybrid_rule, HybridRules()), ChoiceName(policy.predictor, Predictors()));
 }
 
 // A network that predicts nonsense, for a model or for a fine-tune of it.
@@ -207,6 +209,7 @@ TEST(Policies, EveryNameIsKnown) {
   check(Predictors());
   check(HybridRules());
   check(KvTiers());
+  check(PromptAttentions());
   check(ComputeDtypes());
   check(KvFormats());
 }

@@ -157,6 +157,26 @@ TEST(SimulatedWorkload, IsDeterministicAndSlowerPartsAreNoFaster) {
             1.5 * RunOn(small, "klotski").total_s());
 }
 
+// MoE-Lightning computes prompts on the device, also their attention.
+TEST(SimulatedWorkload, CgopipesPromptsAreNoSlowerThanZigzags) {
+  const DescribedModel model = DescribedModel::FromConfig(kMixtral, "bf16").value();
+  const Workload workload = ParseWorkload("prompt=1984,gen=2,requests=16").value();
+  for (const char* name : {"l4:dram=192GiB", "rtx4090:dram=192GiB"}) {
+    const Hardware hardware = HardwarePreset(name).value();
+    const auto prefill_s = [&](ScheduleKind kind, std::optional<PromptAttention> prompts = std::nullopt) {
+      EngineOptions options{.device = "gpu", .batch_size = 16, .prefill_chunk = 8192};
+      options.policy = {.schedule = kind, .micro_batch_size = 8, .prompt_attention = prompts};
+      options = OptionsFor(options, hardware, workload).value();
+      const EnginePlan plan = PlanOn(hardware, options, model).value();
+      const SimulationInputs inputs{.config = model.config(), .plan = plan, .num_threads = options.threads};
+      return SimulateWorkload(inputs, hardware, workload, {}).value().prefill_s;
+    };
+    const double seconds = prefill_s(ScheduleKind::kCgopipe);
+    EXPECT_LE(seconds, prefill_s(ScheduleKind::kZigzag)) << name;
+    EXPECT_LT(seconds, 0.9 * prefill_s(ScheduleKind::kCgopipe, PromptAttention::kHost)) << name;
+  }
+}
+
 TEST(SimulatedWorkload, RefusesWhatCannotRun) {
   const Hardware hardware = HardwarePreset("none").value();
   const DescribedModel model = DescribedModel::FromConfig(kMixtral, "int8").value();

@@ -126,11 +126,6 @@ class EngineImpl : public InstrumentedEngine {
   absl::Status VisitLogits(std::span<const TokenId> ids, int64_t num_encoded,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
   absl::Status CheckIds(std::span<const TokenId> ids) const { return CheckTokenIds(ids, model_->config.vocab_size); }
-  PassLimits pass_limits() const {
-    return {.max_rows = executor_->max_rows(),
-            .micro_batch_size = policy().plan.micro_batch_size,
-            .window = policy().kv_window};
-  }
   const ChosenPolicy& policy() const { return plan_->policy; }
 
   std::unique_ptr<LoadedModel> model_;
@@ -397,7 +392,7 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   batch_.Clear();
   sequence_of_row_.clear();
   std::vector<RowRange> micro_batches;
-  const std::vector<SequenceRows> chosen = ChooseRows(states, pass_limits());
+  const std::vector<SequenceRows> chosen = ChooseRows(states, policy().pass_limits());
   batch_.next_encodes = model_->config.encoder.is_on() && (IsToEncode(states, chosen) || FreesPlaces(chosen));
   if (policy().schedule.max_ahead > 0) {
     const auto shares_prefix = [&](const Sequence& sequence) { return KvSequence::NumShared(KvArgsOf(sequence)) > 0; };
@@ -406,9 +401,9 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
                                    .waiting = waiting_,
                                    .num_places = static_cast<size_t>(policy().plan.batch_size),
                                    .shares_prefix = shares_prefix},
-                                  pass_limits());
+                                  policy().pass_limits());
   }
-  for (const auto& micro_batch : CutMicroBatches(chosen, pass_limits())) {
+  for (const auto& micro_batch : CutMicroBatches(chosen, policy().pass_limits())) {
     const int64_t begin = batch_.num_rows();
     for (const SequenceRows& part : micro_batch) AddRows(*running_[part.sequence_idx], part.num_rows);
     micro_batches.push_back({begin, batch_.num_rows()});
@@ -538,7 +533,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids, int64_t num_e
   PENSTOCK_CHECK(kv.has_value());  // the plan has room for one sequence of the whole context
   absl::Status failed;
   for (int64_t begin = 0, end = 0; begin < num_ids && broken_.ok() && failed.ok(); begin = end) {
-    end = std::min(num_ids, begin + pass_limits().max_rows_of_sequence());
+    end = std::min(num_ids, begin + policy().pass_limits().max_rows_of_sequence());
     const bool encodes = begin < num_encoded;
     if (encodes) end = num_encoded;
     batch_.Clear();

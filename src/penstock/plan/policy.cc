@@ -58,10 +58,27 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, const Sc
   if (!has_device && (options.device_memory_bytes > 0 || options.device_memory_share > 0)) {
     return UsageError("--gpu-memory needs a device: give --device cuda or emulated");
   }
+  if (options.policy.prompt_attention == PromptAttention::kDevice && !schedule.attends_on_host) {
+    return UsageError("prompt_attention device: schedule {} does not attend on the host", schedule.name);
+  }
   if (options.policy.kv_tier != KvTier::kDevice) return absl::OkStatus();
   if (!has_device) return UsageError("kv_tier device: there is no device");
   if (schedule.attends_on_host) {
     return UsageError("kv_tier device: schedule {} attends on the CPU, where its KV cache lies", schedule.name);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCorrelation(const EngineOptions& options, ScheduleKind kind, Eviction eviction) {
+  if (!TraitsOf(kind).learns_correlation && !options.correlation_path.empty()) {
+    return UsageError("a correlation table is learnt by klotski, and the schedule is {}", TraitsOf(kind).name);
+  }
+  if (!TraitsOf(kind).learns_correlation && !options.policy.correlation_table.empty() &&
+      !PinsByPopularity(options.policy, kind, eviction)) {
+    return UsageError(
+        "a correlation table is what klotski predicts from, and what hybrid and on-demand choose their pinned experts "
+        "by (eviction static); schedule {} with eviction {} has no use for it",
+        TraitsOf(kind).name, TraitsOf(eviction).name);
   }
   return absl::OkStatus();
 }
@@ -76,12 +93,21 @@ bool DecodesOneSequence(const EngineOptions& options, const MemoryPlan& plan, co
          (options.policy.correlation_table + options.correlation_path).empty();
 }
 
-// Plans the memory. With `may_move_kv`, a KV cache in DRAM that a device would attend to moves to the device if that
-// still holds all experts and the KV cache is no smaller. Only choices and tokens then cross the links: on an H200, a
-// step of 64 sequences took 62 % of the time (docs/decisions/cuda.md).
-absl::StatusOr<MemoryPlan> PlanWithKv(PlanInputs inputs, bool may_move_kv) {
-  PENSTOCK_ASSIGN_OR_RETURN(MemoryPlan plan, PlanMemory(inputs));
-  if (!may_move_kv || !inputs.device.has_value() || !inputs.device->stages_kv) return plan;
+// Plans the memory, and what the policy leaves open about KV entries on a device:
+// - If the host attends, the device attends to prompts if it has room for the buffers.
+// - Otherwise a KV cache in DRAM moves to the device if that still holds all experts and the KV cache is no smaller.
+//   Only choices and tokens then cross the links: on an H200, a step of 64 sequences took 62 % of the time
+//   (docs/decisions/cuda.md).
+absl::StatusOr<MemoryPlan> PlanWithKv(PlanInputs inputs, const Policy& policy, bool attends_on_host) {
+  absl::StatusOr<MemoryPlan> planned = PlanMemory(inputs);
+  if (!inputs.device.has_value() || !inputs.device->stages_kv) return planned;
+  if (attends_on_host) {
+    if (planned.ok() || policy.prompt_attention.has_value()) return planned;
+    inputs.device->stages_kv = false;
+    return PlanMemory(inputs);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryPlan plan, std::move(planned));
+  if (policy.kv_tier.has_value()) return plan;
   if (plan.device.num_expert_slots < plan.num_experts_total) return plan;
   inputs.device->holds_kv_cache = true;
   inputs.device->stages_kv = false;
@@ -111,6 +137,11 @@ constexpr KvTierTraits kKvTiers[] = {
     {KvTier::kDevice, "device", "in the device's memory"},
 };
 
+constexpr PromptAttentionTraits kPromptAttentions[] = {
+    {PromptAttention::kHost, "host", "like all other attention: on the host, where the KV cache lies"},
+    {PromptAttention::kDevice, "device", "on the device; KV entries of prompts are copied there and back"},
+};
+
 constexpr AttentionParallelTraits kAttentionParallels[] = {
     {AttentionParallel::kSequences, "dp", "by sequences: each rank attends to its own, with all heads"},
     {AttentionParallel::kHeads, "tp", "by heads: each rank attends to the sequences of all, with its own heads"},
@@ -125,8 +156,17 @@ constexpr ExpertParallelTraits kExpertParallels[] = {
 }  // namespace
 
 std::span<const KvTierTraits> KvTiers() { return kKvTiers; }
+std::span<const PromptAttentionTraits> PromptAttentions() { return kPromptAttentions; }
 std::span<const AttentionParallelTraits> AttentionParallels() { return kAttentionParallels; }
 std::span<const ExpertParallelTraits> ExpertParallels() { return kExpertParallels; }
+
+PassLimits ChosenPolicy::pass_limits() const {
+  return {.max_rows = plan.batch_size + plan.prefill_chunk,
+          .micro_batch_size = plan.micro_batch_size,
+          .window = kv_window,
+          .separates_prompts =
+              TraitsOf(schedule.kind).attends_on_host && plan.device.kv_bytes > 0 && !plan.device.holds_kv_cache};
+}
 
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   if (value >= 0 && value <= max) return absl::OkStatus();
@@ -185,11 +225,11 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule, ChooseSchedule(options, device.has_value()));
   ScheduleKind& kind = chosen.schedule.kind;
   PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), TraitsOf(kind)));
-  inputs.micro_batch_size = policy.micro_batch_size;
+  inputs.micro_batch_size =
+      policy.micro_batch_size == 0 && device.has_value() ? kDeviceMicroBatch : policy.micro_batch_size;
   const int64_t num_experts = inputs.experts_of_layer > 0 ? inputs.experts_of_layer : config.num_experts;
   inputs.min_slots = MinStreamingSlots(kind, num_experts);
   if (device.has_value()) {
-    if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
     const bool holds_kv =
         policy.kv_tier.has_value() ? policy.kv_tier == KvTier::kDevice : TraitsOf(kind).keeps_kv_on_device;
     inputs.device = {
@@ -200,11 +240,12 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
         .num_workers = device->num_threads,
         .min_slots = inputs.min_slots,
         .holds_kv_cache = holds_kv,
-        .stages_kv = !holds_kv && !TraitsOf(kind).attends_on_host,
+        .stages_kv =
+            !holds_kv && (!TraitsOf(kind).attends_on_host || policy.prompt_attention != PromptAttention::kHost),
         .host_computes_experts = TraitsOf(kind).host_computes_experts};
     inputs.min_slots = MinStreamingSlots(ScheduleKind::kOnDemand, num_experts);  // experts pass through DRAM on demand
   }
-  PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanWithKv(inputs, !policy.kv_tier.has_value()));
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanWithKv(inputs, policy, TraitsOf(kind).attends_on_host));
   MemoryPlan& plan = chosen.plan;
   const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   // Without experts, a schedule only matters if it attends on the host.
@@ -228,16 +269,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
     plan.num_pinned_experts = std::min(NumPinned(plan.num_expert_slots, plan.num_experts_total, streaming),
                                        plan.num_experts_total - plan.device.num_pinned_experts);
   }
-  if (!TraitsOf(kind).learns_correlation && !options.correlation_path.empty()) {
-    return UsageError("a correlation table is learnt by klotski, and the schedule is {}", TraitsOf(kind).name);
-  }
-  if (!TraitsOf(kind).learns_correlation && !policy.correlation_table.empty() &&
-      !PinsByPopularity(policy, kind, chosen.eviction)) {
-    return UsageError(
-        "a correlation table is what klotski predicts from, and what hybrid and on-demand choose their pinned experts "
-        "by (eviction static); schedule {} with eviction {} has no use for it",
-        TraitsOf(kind).name, TraitsOf(chosen.eviction).name);
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckCorrelation(options, kind, chosen.eviction));
   plan.schedule = kind;
   plan.eviction = chosen.eviction;
   return chosen;

@@ -14,6 +14,7 @@
 #include "penstock/memory/eviction.h"
 #include "penstock/memory/kv_window.h"
 #include "penstock/plan/memory_plan.h"
+#include "penstock/schedule/pass_rows.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
@@ -24,6 +25,9 @@ struct ChosenPolicy {
   std::optional<DeviceSpec> device;    // the plan's device, if there is one
   KvWindow kv_window;
   MemoryPlan plan;
+
+  // Returns the limits of a pass.
+  PassLimits pass_limits() const;
 };
 
 // A row of the table of tiers for the KV cache.
@@ -33,6 +37,14 @@ struct KvTierTraits {
   std::string_view summary;  // one line for people
 };
 std::span<const KvTierTraits> KvTiers();
+
+// A row of the table of processors that attend to prompts.
+struct PromptAttentionTraits {
+  PromptAttention value;
+  std::string_view name;     // "device"
+  std::string_view summary;  // one line for people
+};
+std::span<const PromptAttentionTraits> PromptAttentions();
 
 // A row of the table of ways to divide attention.
 struct AttentionParallelTraits {

@@ -99,6 +99,7 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("batch_size", options.batch_size);
   visit("micro_batch_size", policy.micro_batch_size);
   visit("kv_tier", policy.kv_tier, KvTiers());
+  visit("prompt_attention", policy.prompt_attention, PromptAttentions());
   visit("prefill_chunk", options.prefill_chunk);
   visit("streaming_slots", policy.streaming_slots);
   visit("disk_window", policy.disk_window);

@@ -70,6 +70,7 @@ class Pass {
   bool predicts_ahead() const { return args_.predict_lane >= 0; }
 
   PassAttention& attention() { return attention_; }
+  const PassAttention& attention() const { return attention_; }
   PassFfn& ffn() { return ffn_; }
   // Computes the logits of the batch's logit_rows and hands them to the sink, a few rows at a time. For an
   // encoder's rows it computes what cross-attention sees. Waits for all tasks of the pass.

@@ -30,6 +30,7 @@ struct PassLimits {
   int64_t max_rows = 0;
   int64_t micro_batch_size = 0;  // sequences in a micro-batch; 0: all
   KvWindow window = {};
+  bool separates_prompts = false;  // a micro-batch has either sequences with one row, or others
 
   // Returns the maximum number of rows of one sequence.
   int64_t max_rows_of_sequence() const {

@@ -64,6 +64,7 @@ class ScheduleSearch {
       if (options_.device != "cpu") {
         WalkMicroBatch();
         TryKvTier();
+        TryPromptAttention();
       }
       TryAttentionParallel();
       WalkBatch();
@@ -90,6 +91,10 @@ class ScheduleSearch {
     if (!asked_.policy.attention_parallel.has_value()) {
       options.policy.attention_parallel = other.policy.attention_parallel;
     }
+    if (!asked_.policy.prompt_attention.has_value() && TraitsOf(*options.policy.schedule).attends_on_host &&
+        TraitsOf(*other.policy.schedule).attends_on_host) {
+      options.policy.prompt_attention = other.policy.prompt_attention;
+    }
     if (asked_.policy.micro_batch_size == 0 && options.device == other.device) {
       options.policy.micro_batch_size = other.policy.micro_batch_size;
     }
@@ -101,7 +106,7 @@ class ScheduleSearch {
   bool IsNew(const EngineOptions& options, std::optional<KvTier> kv_tier) {
     return tried_
         .emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier,
-                 options.policy.attention_parallel)
+                 options.policy.attention_parallel, options.policy.prompt_attention)
         .second;
   }
 
@@ -295,6 +300,15 @@ class ScheduleSearch {
     }
   }
 
+  // Where the host attends, it may also attend to prompts, and leave the device's memory to experts.
+  void TryPromptAttention() {
+    if (!TraitsOf(*options_.policy.schedule).attends_on_host || asked_.policy.prompt_attention.has_value()) return;
+    EngineOptions options = options_;
+    const bool is_on_host = options.policy.prompt_attention == PromptAttention::kHost;
+    options.policy.prompt_attention = is_on_host ? PromptAttention::kDevice : PromptAttention::kHost;
+    Try(options);
+  }
+
   // Tries the other way to divide attention among ranks. It gives the same bits; cut experts do not, so they are never
   // chosen here. By heads, all ranks wait for each other twice more in a layer, and small predicted gains were not
   // measured.
@@ -323,8 +337,10 @@ class ScheduleSearch {
   EngineOptions options_;  // the best so far
   std::optional<PolicyChoice> best_;
   double best_quick_s_ = 0;
-  // Batch, chunk, micro-batch, KV tier, split of attention.
-  std::set<std::tuple<int64_t, int64_t, int64_t, std::optional<KvTier>, std::optional<AttentionParallel>>> tried_;
+  // Batch, chunk, micro-batch, KV tier, split of attention, processor for prompts.
+  std::set<std::tuple<int64_t, int64_t, int64_t, std::optional<KvTier>, std::optional<AttentionParallel>,
+                      std::optional<PromptAttention>>>
+      tried_;
   absl::Status refusal_;
 };
 

@@ -75,7 +75,7 @@ struct RunEstimator::Impl {
         num_ranks(simulation_inputs.plan.policy.plan.num_ranks),
         total_requests(of_workload.num_requests),
         workload(OfRank(of_workload, num_ranks)),
-        limits(PassLimitsOf(inputs.plan.policy)),
+        limits(inputs.plan.policy.pass_limits()),
         fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
         scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
         num_places(NumPlaces(inputs, workload)),

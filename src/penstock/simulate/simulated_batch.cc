@@ -6,17 +6,11 @@
 
 namespace penstock {
 
-PassLimits PassLimitsOf(const ChosenPolicy& policy) {
-  return {.max_rows = policy.plan.batch_size + policy.plan.prefill_chunk,
-          .micro_batch_size = policy.plan.micro_batch_size,
-          .window = policy.kv_window};
-}
-
 SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages,
                                bool has_encoder)
     : workload_(workload),
       policy_(policy),
-      limits_(PassLimitsOf(policy)),
+      limits_(policy.pass_limits()),
       has_encoder_(has_encoder),
       num_requests_(workload.num_requests > 0 ? workload.num_requests : policy.plan.batch_size),
       free_pages_(num_kv_pages) {

@@ -12,8 +12,6 @@
 
 namespace penstock {
 
-PassLimits PassLimitsOf(const ChosenPolicy& policy);
-
 // The rows that a step computes.
 struct StepSize {
   int64_t num_decoding = 0;  // sequences that decode, one row each

@@ -115,7 +115,7 @@ absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, con
                         kMaxSteps);
     }
     seconds.resize(static_cast<size_t>(trace->step_idx()) + 1);
-    std::vector<RowRange> micro_batches = BuildPass(*trace, PassLimitsOf(inputs.plan.policy), batch);
+    std::vector<RowRange> micro_batches = BuildPass(*trace, inputs.plan.policy.pass_limits(), batch);
     std::vector<RankPass> passes;
     passes.push_back({batch, std::move(micro_batches), *trace});
     seconds.back() = simulator->Run(std::move(passes));

@@ -13,6 +13,9 @@
 // attends. Both send a layer's weights at the best place for whole layers: weights before the first hidden states would
 // delay the start of every layer.
 //
+// Prompts are attended to on the device if it has staging buffers for KV entries (the paper's prefill). They go through
+// the layers in micro-batches of their own, after those of decoding sequences. So the host attends to these meanwhile.
+//
 // Beyond the paper: a share of the experts may be pinned on the device and is never copied. If there are slots for
 // fewer than two layers, the rest of the next layer is issued after this layer has been computed.
 #include <algorithm>
@@ -34,6 +37,7 @@ class HostAttentionSchedule : public Schedule {
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t num_steps = pass.layers().size() * num_micro_batches;
+    num_on_host_ = NumOnHost(pass);
     // A micro-batch's next layer can be issued only after its present layer. So the host is ahead by at most all
     // micro-batches.
     const int64_t ahead = std::min(max_ahead_, num_micro_batches);
@@ -45,13 +49,24 @@ class HostAttentionSchedule : public Schedule {
       const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
       const int64_t micro_batch_idx = step % num_micro_batches;
       const RowRange rows = pass.micro_batches()[micro_batch_idx];
-      if (ahead == 0) Attend(pass, step);
-      const Event loaded = pass.attention().LoadAttended(rows, attended_[step]);
+      const bool is_on_host = micro_batch_idx < num_on_host_;
+      Event loaded;
+      if (is_on_host) {
+        if (ahead == 0) Attend(pass, step);
+        loaded = pass.attention().LoadAttended(rows, attended_[step]);
+      } else {
+        // Before the weights.
+        pass.attention().FetchKv(rows, layer_idx);
+      }
       if (pass.has_experts(layer_idx)) {
         if (micro_batch_idx == 0) BeginLayer(pass, layer_idx);
         prefetch_.IssuePages(pass, in_pages_ ? micro_batch_idx + 1 : num_micro_batches, num_micro_batches);
       }
-      pass.attention().PostAttention(rows, layer_idx, loaded);
+      if (is_on_host) {
+        pass.attention().PostAttention(rows, layer_idx, loaded);
+      } else {
+        pass.attention().Attend(pass.micro_batches().subspan(num_on_host_), micro_batch_idx - num_on_host_, layer_idx);
+      }
       if (!pass.has_experts(layer_idx)) {
         pass.ffn().Dense(rows, layer_idx);
       } else {
@@ -66,8 +81,20 @@ class HostAttentionSchedule : public Schedule {
   void Reset() override { prefetch_.Reset(); }
 
  private:
+  // Returns the number of micro-batches that the host attends to: the first ones.
+  static int64_t NumOnHost(const Pass& pass) {
+    const std::span<const RowRange> all = pass.micro_batches();
+    if (!pass.attention().stages_kv()) return std::ssize(all);
+    return std::ranges::find_if(all, [&](const RowRange& rows) { return HasSeveralRows(pass.sequence_ids(rows)); }) -
+           all.begin();
+  }
+  static bool HasSeveralRows(std::span<const uint32_t> sequence_ids) {
+    return std::ranges::adjacent_find(sequence_ids) != sequence_ids.end();
+  }
+
   void Attend(Pass& pass, int64_t step) {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
+    if (step % num_micro_batches >= num_on_host_) return;
     const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
     const RowRange rows = pass.micro_batches()[step % num_micro_batches];
     const Event offloaded = pass.attention().OffloadQkv(rows, pass.attention().PreAttention(rows, layer_idx));
@@ -90,6 +117,7 @@ class HostAttentionSchedule : public Schedule {
   const bool in_pages_;
   const int64_t max_ahead_;  // micro-batches
   LayerPrefetch prefetch_;
+  int64_t num_on_host_ = 0;          // micro-batches that the host attends to
   std::vector<Event> attended_;      // by layer and micro-batch
   std::vector<ExpertLease> leases_;  // on experts of the present layer
 };
