@@ -37,6 +37,7 @@ nightly: deps tidy tsan
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
 	@cd build/dev && PENSTOCK_TEST_RANK_COMBINATIONS=500 PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/ranks_test.cc
 	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/simulate_test --file=simulate/plan_properties_test.cc
+	@python3 bench/paper_tables/paper_tables.py --check
 	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
 

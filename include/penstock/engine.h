@@ -231,6 +231,9 @@ struct EngineStats {
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
   int64_t prefetch_used = 0;    // prefetched, and wanted before they were evicted
+  // klotski: experts that it named as the K most wanted of a layer before its rows chose, and those of them that were.
+  int64_t experts_named_hot = 0;
+  int64_t experts_named_right = 0;
   std::vector<LaneStats> lanes;
 };
 

@@ -75,18 +75,14 @@ RC_GTEST_PROP(PassRows, MicroBatchesKeepEveryPartOnce, ()) {
   const auto sequences = AnySequences();
   const PassLimits limits{.max_rows = std::ssize(sequences) + *rc::gen::inRange<int64_t>(0, 200),
                           .micro_batch_size = *rc::gen::inRange<int64_t>(0, 6),
-                          .separates_prompts = *rc::gen::arbitrary<bool>()};
+                          .prompts_last = *rc::gen::arbitrary<bool>()};
   const auto parts = ChooseRows(sequences, limits);
   std::vector<size_t> cut;
-  bool had_prompts = false;
   for (const auto& micro_batch : CutMicroBatches(parts, limits)) {
     RC_ASSERT(limits.micro_batch_size == 0 || std::ssize(micro_batch) <= limits.micro_batch_size);
     for (const SequenceRows& part : micro_batch) cut.push_back(part.sequence_idx);
-    if (!limits.separates_prompts) continue;
-    const auto num_prompts = std::ranges::count_if(micro_batch, [](const SequenceRows& p) { return p.num_rows > 1; });
-    RC_ASSERT(num_prompts == 0 || num_prompts == std::ssize(micro_batch));
-    RC_ASSERT(num_prompts > 0 || !had_prompts);
-    had_prompts = num_prompts > 0;
+    if (!limits.prompts_last) continue;
+    RC_ASSERT(std::ranges::is_partitioned(micro_batch, [](const SequenceRows& part) { return part.num_rows == 1; }));
   }
   std::vector<size_t> expected;
   for (const SequenceRows& part : parts) expected.push_back(part.sequence_idx);

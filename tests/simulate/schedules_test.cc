@@ -238,6 +238,20 @@ TEST(Schedules, HotExpertsDoNotDelayKvEntries) {
   }
 }
 
+TEST(Schedules, KlotskiLearnsWhichExpertsAreWantedMost) {
+  Scenario scenario = With(ScheduleKind::kKlotski);
+  scenario.num_steps = 12;
+  const auto accuracy = [&] {
+    const ExpertCounters counters = Simulate(scenario).counters;
+    // Two experts of each of 8 layers, in 11 steps.
+    EXPECT_EQ(counters.named_hot, 2 * 8 * 11);
+    return static_cast<double>(counters.named_right) / static_cast<double>(counters.named_hot);
+  };
+  EXPECT_LT(accuracy(), 0.6);  // equally likely experts
+  scenario.skew = 1.5;
+  EXPECT_GT(accuracy(), 0.9);
+}
+
 TEST(Schedules, APinnedShareBeatsACacheInAScan) {
   Scenario pinned = With(ScheduleKind::kKlotski);
   Scenario cache = pinned;

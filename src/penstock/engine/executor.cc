@@ -357,6 +357,8 @@ void Executor::UpdateStats(EngineStats& stats) const {
   stats.expert_misses = counters.misses;
   stats.prefetch_issued = counters.prefetched;
   stats.prefetch_used = counters.prefetch_used;
+  stats.experts_named_hot = counters.named_hot;
+  stats.experts_named_right = counters.named_right;
   const int64_t num_read = counters.misses + counters.prefetched;
   if (num_read > 0 && device_ == nullptr) {
     stats.unused_disk_bytes = counters.bytes_read / static_cast<uint64_t>(num_read) *

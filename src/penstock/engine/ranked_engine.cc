@@ -182,6 +182,8 @@ class RankedEngine : public Engine {
       stats_.expert_misses += other.expert_misses;
       stats_.prefetch_issued += other.prefetch_issued;
       stats_.prefetch_used += other.prefetch_used;
+      stats_.experts_named_hot += other.experts_named_hot;
+      stats_.experts_named_right += other.experts_named_right;
     }
   }
 

@@ -76,6 +76,8 @@ struct ExpertCounters {
   int64_t misses = 0;
   int64_t prefetched = 0;     // transferred because they were predicted
   int64_t prefetch_used = 0;  // prefetched, and wanted before they left
+  int64_t named_hot = 0;      // named as the K most wanted of a layer, before its rows chose (Klotski)
+  int64_t named_right = 0;    // and then among the K most wanted
   uint64_t bytes_read = 0;    // bytes read from the tier below
 };
 
@@ -135,6 +137,11 @@ class ExpertStore {
 
   // Counts a use of an expert that is already leased because it was predicted.
   void CountWanted(ExpertKey key);
+  // Counts experts of a layer that were named as its most wanted ones, and those of them that were.
+  void CountNamed(int64_t num_named, int64_t num_right) {
+    counters_.named_hot += num_named;
+    counters_.named_right += num_right;
+  }
   // Returns whether the expert is in a slot or on its way into one.
   bool IsPresent(ExpertKey key) const { return slot_of_expert_[key] != kNoSlot; }
 

@@ -164,7 +164,7 @@ PassLimits ChosenPolicy::pass_limits() const {
   return {.max_rows = plan.batch_size + plan.prefill_chunk,
           .micro_batch_size = plan.micro_batch_size,
           .window = kv_window,
-          .separates_prompts =
+          .prompts_last =
               TraitsOf(schedule.kind).attends_on_host && plan.device.kv_bytes > 0 && !plan.device.holds_kv_cache};
 }
 

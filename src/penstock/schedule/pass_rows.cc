@@ -1,7 +1,6 @@
 #include "penstock/schedule/pass_rows.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "penstock/schedule/micro_batches.h"
 
@@ -56,20 +55,14 @@ std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceR
     const int64_t first = limits.window.KvPosition(part.first_pos) + 1;
     tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
   }
-  if (limits.separates_prompts) {
-    std::vector<SequenceRows> single, several;
-    for (const SequenceRows& part : parts) (part.num_rows == 1 ? single : several).push_back(part);
-    if (!single.empty() && !several.empty()) {
-      std::vector<std::vector<SequenceRows>> micro_batches = CutMicroBatches(single, limits);
-      for (auto& micro_batch : CutMicroBatches(several, limits)) micro_batches.push_back(std::move(micro_batch));
-      return micro_batches;
-    }
-  }
   const int64_t max = limits.micro_batch_size > 0 ? limits.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
   std::vector<std::vector<SequenceRows>> micro_batches;
   for (const std::vector<size_t>& members : BalanceMicroBatches(tokens, max)) {
     micro_batches.emplace_back();
     for (const size_t member : members) micro_batches.back().push_back(parts[member]);
+    if (!limits.prompts_last) continue;
+    std::vector<SequenceRows>& all = micro_batches.back();
+    std::stable_partition(all.begin(), all.end(), [](const SequenceRows& part) { return part.num_rows == 1; });
   }
   return micro_batches;
 }

@@ -30,7 +30,7 @@ struct PassLimits {
   int64_t max_rows = 0;
   int64_t micro_batch_size = 0;  // sequences in a micro-batch; 0: all
   KvWindow window = {};
-  bool separates_prompts = false;  // a micro-batch has either sequences with one row, or others
+  bool prompts_last = false;  // in each micro-batch, sequences with several rows come after the others
 
   // Returns the maximum number of rows of one sequence.
   int64_t max_rows_of_sequence() const {
@@ -46,7 +46,8 @@ std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, c
 // Whether prompts are left for an encoder after a pass of these rows.
 bool IsToEncode(std::span<const SequenceState> sequences, std::span<const SequenceRows> chosen);
 
-// Cuts micro-batches that are balanced by what attention reads for them. Each one keeps its parts in the given order.
+// Cuts micro-batches that are balanced by what attention reads for them. Each one keeps its parts in the given order,
+// apart from prompts_last.
 std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceRows> parts, const PassLimits& limits);
 
 }  // namespace penstock

@@ -33,6 +33,11 @@ int64_t LayersFor(int64_t num_slots, int64_t num_pinned, double share, const Mem
   return static_cast<int64_t>(std::ceil(std::min(layers, static_cast<double>(num_layers))));
 }
 
+// Returns the share of a layer's experts that one row does not choose.
+double UnusedByRow(const ModelConfig& config) {
+  return 1 - static_cast<double>(config.num_topk) / static_cast<double>(std::max<int64_t>(1, config.num_experts));
+}
+
 int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const MemoryPlan& plan = policy.plan;
@@ -47,11 +52,10 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
                     ? kManyExperts / std::max<int64_t>(1, inputs.config.num_experts)
                     : kMinLayers;
   min = std::max(min, kMinLayers);
-  // The share of a layer's experts that the whole batch chooses, from the share that one row does not choose.
-  const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
-                                static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
-  const double share =
-      TraitsOf(policy.schedule.kind).is_layer_by_layer ? 1 : 1 - std::pow(unused, static_cast<double>(num_places));
+  // The share of a layer's experts that the whole batch chooses.
+  const double share = TraitsOf(policy.schedule.kind).is_layer_by_layer
+                           ? 1
+                           : 1 - std::pow(UnusedByRow(inputs.config), static_cast<double>(num_places));
   if (policy.device.has_value() || !is_cache) {
     min = std::max(min, LayersFor(plan.num_expert_slots, plan.num_pinned_experts, share, plan, num_layers));
   }
@@ -79,7 +83,9 @@ struct RunEstimator::Impl {
         fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
         scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
         num_places(NumPlaces(inputs, workload)),
-        takes_all(TraitsOf(inputs.plan.policy.schedule.kind).is_layer_by_layer),
+        unused_by_row(UnusedByRow(inputs.config)),
+        takes_all(TraitsOf(inputs.plan.policy.schedule.kind).is_layer_by_layer || unused_by_row <= 0 ||
+                  inputs.config.num_experts == 0),
         choices(routing) {
     for (int rank = 0; rank < num_ranks; ++rank)
       views.emplace_back(routing, views_mutex, rank, inputs.config.num_layers);
@@ -124,15 +130,28 @@ struct RunEstimator::Impl {
     return one_s + per_row_s * static_cast<double>(num_rows - one);
   }
 
-  // Interpolates `at`, which returns the seconds for a number of sequences, between 1 and `max`. Also evaluates it at
-  // max / 8, unless the schedule takes all experts: fewer sequences then choose fewer experts.
+  // Interpolates `at`, which returns the seconds for a number of sequences, between 1 and `max`. Unless the schedule
+  // takes all experts, fewer sequences choose fewer experts. So it also evaluates `at` where nearly all are chosen, and
+  // at max / 8. Up to the first of these, seconds grow with the chosen experts; from there on with the sequences.
   double Between(int64_t num_decoding, int64_t max, absl::FunctionRef<double(int64_t)> at) {
-    const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, max / 8);
-    const int64_t low = num_decoding < eighth ? 1 : num_decoding < max ? eighth : max;
-    const int64_t high = num_decoding <= 1 ? 1 : num_decoding <= eighth ? eighth : max;
-    if (low == high) return at(low);
+    std::vector<int64_t> knots = {1, max};
+    int64_t saturated = 1;
+    if (!takes_all) {
+      constexpr double kNearlyAll = 0.05;  // are left
+      saturated = std::clamp<int64_t>(std::llround(std::log(kNearlyAll) / std::log(unused_by_row)), 1, max);
+      knots = {1, saturated, std::max<int64_t>(1, max / 8), max};
+      std::ranges::sort(knots);
+    }
+    const int64_t n = std::clamp<int64_t>(num_decoding, 1, max);
+    const auto above = std::ranges::lower_bound(knots, n);
+    const int64_t high = *above, low = n == high ? high : *std::prev(above);
+    if (low == high) return at(high);
+    const auto place = [&](int64_t i) {
+      const auto count = static_cast<double>(i);
+      return high <= saturated ? 1 - std::pow(unused_by_row, count) : count;
+    };
     const double low_s = at(low);
-    return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
+    return low_s + (at(high) - low_s) * (place(n) - place(low)) / (place(high) - place(low));
   }
 
   // Returns the maximum number of prompt rows in a step in which `num_decoding` sequences decode. Prompts need places
@@ -199,6 +218,7 @@ struct RunEstimator::Impl {
   const ModelConfig fewer;
   const double scale;  // number of all layers, divided by the layers of `fewer`
   const int64_t num_places;
+  const double unused_by_row;
   const bool takes_all;  // the schedule takes all experts, whatever the rows choose
   RepeatedRouting& choices;
   std::mutex views_mutex;

@@ -88,6 +88,8 @@ ExpertCounters SimulatedRanks::counters() const {
     sum.misses += own.misses;
     sum.prefetched += own.prefetched;
     sum.prefetch_used += own.prefetch_used;
+    sum.named_hot += own.named_hot;
+    sum.named_right += own.named_right;
     sum.bytes_read += own.bytes_read;
   }
   return sum;

@@ -13,8 +13,8 @@
 // attends. Both send a layer's weights at the best place for whole layers: weights before the first hidden states would
 // delay the start of every layer.
 //
-// Prompts are attended to on the device if it has staging buffers for KV entries (the paper's prefill). They go through
-// the layers in micro-batches of their own, after those of decoding sequences. So the host attends to these meanwhile.
+// Prompts are attended to on the device if it has staging buffers for KV entries (the paper's prefill). A micro-batch
+// may have both: rows of decoding sequences, which the host attends to, and rows of prompts after them.
 //
 // Beyond the paper: a share of the experts may be pinned on the device and is never copied. If there are slots for
 // fewer than two layers, the rest of the next layer is issued after this layer has been computed.
@@ -37,36 +37,32 @@ class HostAttentionSchedule : public Schedule {
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t num_steps = pass.layers().size() * num_micro_batches;
-    num_on_host_ = NumOnHost(pass);
     // A micro-batch's next layer can be issued only after its present layer. So the host is ahead by at most all
     // micro-batches.
     const int64_t ahead = std::min(max_ahead_, num_micro_batches);
     attended_.assign(num_steps, {});
-    for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
+    SplitRows(pass);
+    for (const std::vector<RowRange>* parts : {&on_host_, &on_device_}) {
+      for (const RowRange& rows : *parts) pass.attention().Embed(rows);
+    }
     prefetch_.Begin(pass);
     for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
     for (int64_t step = 0; step < num_steps; ++step) {
       const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
       const int64_t micro_batch_idx = step % num_micro_batches;
-      const RowRange rows = pass.micro_batches()[micro_batch_idx];
-      const bool is_on_host = micro_batch_idx < num_on_host_;
+      const RowRange rows = pass.micro_batches()[micro_batch_idx], on_host = on_host_[micro_batch_idx];
+      if (ahead == 0) Attend(pass, step);
       Event loaded;
-      if (is_on_host) {
-        if (ahead == 0) Attend(pass, step);
-        loaded = pass.attention().LoadAttended(rows, attended_[step]);
-      } else {
-        // Before the weights.
-        pass.attention().FetchKv(rows, layer_idx);
-      }
+      if (on_host.size() > 0) loaded = pass.attention().LoadAttended(on_host, attended_[step]);
+      // KV entries go before the weights.
+      const bool has_prompts = on_device_[micro_batch_idx].size() > 0;
+      if (has_prompts) pass.attention().FetchKv(on_device_[micro_batch_idx], layer_idx);
       if (pass.has_experts(layer_idx)) {
         if (micro_batch_idx == 0) BeginLayer(pass, layer_idx);
         prefetch_.IssuePages(pass, in_pages_ ? micro_batch_idx + 1 : num_micro_batches, num_micro_batches);
       }
-      if (is_on_host) {
-        pass.attention().PostAttention(rows, layer_idx, loaded);
-      } else {
-        pass.attention().Attend(pass.micro_batches().subspan(num_on_host_), micro_batch_idx - num_on_host_, layer_idx);
-      }
+      if (has_prompts) pass.attention().Attend(prompts_, place_of_[micro_batch_idx], layer_idx);
+      if (on_host.size() > 0) pass.attention().PostAttention(on_host, layer_idx, loaded);
       if (!pass.has_experts(layer_idx)) {
         pass.ffn().Dense(rows, layer_idx);
       } else {
@@ -81,22 +77,29 @@ class HostAttentionSchedule : public Schedule {
   void Reset() override { prefetch_.Reset(); }
 
  private:
-  // Returns the number of micro-batches that the host attends to: the first ones.
-  static int64_t NumOnHost(const Pass& pass) {
-    const std::span<const RowRange> all = pass.micro_batches();
-    if (!pass.attention().stages_kv()) return std::ssize(all);
-    return std::ranges::find_if(all, [&](const RowRange& rows) { return HasSeveralRows(pass.sequence_ids(rows)); }) -
-           all.begin();
-  }
-  static bool HasSeveralRows(std::span<const uint32_t> sequence_ids) {
-    return std::ranges::adjacent_find(sequence_ids) != sequence_ids.end();
+  // Splits each micro-batch at its first sequence with several rows, if the device attends to prompts.
+  void SplitRows(const Pass& pass) {
+    on_host_.clear();
+    on_device_.clear();
+    prompts_.clear();
+    place_of_.clear();
+    for (const RowRange& rows : pass.micro_batches()) {
+      const std::span<const uint32_t> ids = pass.sequence_ids(rows);
+      const auto first = pass.attention().stages_kv() ? std::ranges::adjacent_find(ids) : ids.end();
+      const int64_t split = rows.begin + (first - ids.begin());
+      on_host_.push_back({rows.begin, split});
+      on_device_.push_back({split, rows.end});
+      place_of_.push_back(prompts_.size());
+      if (split < rows.end) prompts_.push_back(on_device_.back());
+    }
   }
 
+  // Issues the host's part of a micro-batch's attention.
   void Attend(Pass& pass, int64_t step) {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
-    if (step % num_micro_batches >= num_on_host_) return;
     const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
-    const RowRange rows = pass.micro_batches()[step % num_micro_batches];
+    const RowRange rows = on_host_[step % num_micro_batches];
+    if (rows.size() == 0) return;
     const Event offloaded = pass.attention().OffloadQkv(rows, pass.attention().PreAttention(rows, layer_idx));
     attended_[step] = pass.attention().HostAttention(rows, layer_idx, offloaded);
   }
@@ -117,9 +120,11 @@ class HostAttentionSchedule : public Schedule {
   const bool in_pages_;
   const int64_t max_ahead_;  // micro-batches
   LayerPrefetch prefetch_;
-  int64_t num_on_host_ = 0;          // micro-batches that the host attends to
-  std::vector<Event> attended_;      // by layer and micro-batch
-  std::vector<ExpertLease> leases_;  // on experts of the present layer
+  std::vector<RowRange> on_host_, on_device_;  // of each micro-batch: the rows that host or device attend to
+  std::vector<RowRange> prompts_;              // of on_device_: those with rows
+  std::vector<size_t> place_of_;               // of each micro-batch: its place in prompts_
+  std::vector<Event> attended_;                // by layer and micro-batch
+  std::vector<ExpertLease> leases_;            // on experts of the present layer
 };
 
 }  // namespace

@@ -112,9 +112,34 @@ class KlotskiSchedule : public Schedule {
   void Observe(Pass& pass, RowRange group, int64_t layer_idx, size_t moe_layer) {
     const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, group.begin, group.size());
     table_.Update(static_cast<int64_t>(moe_layer), History(group), choices);
+    CountNamed(pass, moe_layer, choices);
     std::rotate(previous_choices_.begin(), previous_choices_.end() - 1, previous_choices_.end());
     previous_choices_[0].assign(choices.begin(), choices.end());
   }
+  // Counts how many of the experts that were named for this layer are among its most wanted ones.
+  void CountNamed(Pass& pass, size_t moe_layer, std::span<const int32_t> choices) {
+    if (named_.empty() || named_place_ != moe_layer) return;
+    std::vector<double> num_rows(pass.config().num_experts);
+    for (const int32_t expert_idx : choices) ++num_rows[expert_idx];
+    const std::vector<int32_t> wanted = Highest(num_rows, std::ssize(named_));
+    // Experts that are wanted as often as the last of these are as right.
+    const double least = std::max(1.0, num_rows[wanted.back()]);
+    pass.experts().CountNamed(std::ssize(named_), std::ranges::count_if(named_, [&](int32_t expert_idx) {
+                                return num_rows[expert_idx] >= least;
+                              }));
+    named_.clear();
+  }
+  // Returns the places of the `count` highest values, the highest first.
+  static std::vector<int32_t> Highest(std::span<const double> values, int64_t count) {
+    std::vector<int32_t> places(values.size());
+    std::iota(places.begin(), places.end(), 0);
+    count = std::min(count, std::ssize(places));
+    std::partial_sort(places.begin(), places.begin() + count, places.end(),
+                      [&](int32_t a, int32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
+    places.resize(count);
+    return places;
+  }
+
   void ForgetHistory() {
     for (std::vector<int32_t>& choices : previous_choices_) choices.clear();
   }
@@ -198,6 +223,9 @@ class KlotskiSchedule : public Schedule {
     const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
+    if (std::ranges::max(tendency) > std::ranges::min(tendency))
+      named_ = Highest(tendency, options_.hot_experts > 0 ? options_.hot_experts : config.num_topk);
+    named_place_ = moe_layer;
     for (int32_t expert_idx = 0; expert_idx < static_cast<int32_t>(tendency.size()); ++expert_idx) {
       if (!pass.experts().layouts().is_here(moe_layers_[moe_layer], expert_idx)) continue;
       if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kMinExpected) likely_.push_back(expert_idx);
@@ -213,6 +241,8 @@ class KlotskiSchedule : public Schedule {
   std::array<std::vector<int32_t>, kMaxPathLength> previous_choices_;
   std::vector<int32_t> likely_;      // experts of the next layer that were not requested yet, likeliest last
   bool needs_all_ = false;           // the group probably needs nearly all experts of later layers, too
+  std::vector<int32_t> named_;       // the K experts of a layer that are probably wanted most
+  size_t named_place_ = 0;           // the layer's place among the layers with experts
   std::vector<ExpertLease> hot_;     // leases on experts of the next layer
   std::array<Event, 2> last_pages_;  // of the hot experts
   size_t hot_layer_ = 0;             // its place among the layers with experts
