@@ -5,11 +5,11 @@
 // - the schedule, which also decides A_g,
 // - the number of sequences at once (N), and of a micro-batch (mu),
 // - the rows of prompts in a step,
-// - the tier of the KV cache (r_c),
+// - the tier of the KV cache (r_c), and the processor that attends to prompts,
 // - with several ranks, whether they divide attention by sequences or by heads.
 // The placement of tensors, with the resident shares r_w and r_c, follows from these choices and the budgets
 // (plan/memory_plan.h). A policy is rated by the virtual time that the schedule's own code takes
-// (simulate/run_estimate.h).
+// (simulate/run_estimate.h). The best choices are simulated whole.
 #pragma once
 
 #include <vector>
