@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares the planner's choice with the best policy of every other schedule, each simulated whole: 40 cases of a
-model, a machine and a job. Prints a table for docs/decisions/planning.md. Takes about ten minutes on two cores."""
+model, a machine and a job. Prints a table for docs/decisions/planning.md. Takes about twenty minutes on two cores."""
 import argparse
 import concurrent.futures
 import json
