@@ -49,7 +49,6 @@ class Executor {
 
   KvCache& kv_cache() { return *kv_cache_; }
   CorrelationTable* correlation() { return schedule_->correlation(); }
-  int64_t max_rows() const { return host_.activations.dims.max_rows; }
 
   // Runs one pass. Rows whose experts could not be read fail (row_statuses); everything else is computed. An error
   // status is a fault of Penstock, not of a row. From the first call of the sink on, `row_statuses` [num_rows] may be

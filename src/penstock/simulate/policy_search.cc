@@ -302,7 +302,8 @@ class ScheduleSearch {
     }
   }
 
-  // Where the host attends, it may also attend to prompts, and leave the device's memory to experts.
+  // Tries the other processor for prompts, under schedules that attend on the host. If the host attends to prompts,
+  // too, the device needs no buffers for their KV entries, and holds more experts.
   void TryPromptAttention() {
     if (!TraitsOf(*options_.policy.schedule).attends_on_host || asked_.policy.prompt_attention.has_value()) return;
     EngineOptions options = options_;

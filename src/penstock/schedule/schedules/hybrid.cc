@@ -111,8 +111,7 @@ class HybridSchedule : public Schedule {
       const bool by_host = std::find(split.host.begin(), split.host.end(), i) != split.host.end();
       (by_host ? host : device).Want(layer_.experts[i]);
     }
-    const double device_s =
-        split.device.empty() ? 0 : SumOf(split.device, &ExpertWork::device_s) + times_.device_free_s / 2;
+    const double device_s = split.device.empty() ? 0 : SumOf(split.device, &ExpertWork::device_s) + device_call_s_;
     Predict(pass, rows, place);
     const double begin_s = pass.runtime().now_s();
     LayerExperts* const both[] = {&device, &host};
@@ -180,7 +179,8 @@ class HybridSchedule : public Schedule {
     times_.transfer_price_s = kTransferPrice * times_.transfer_s;
     // Each processor first groups the rows by experts, and the device computes those that it has in one task. The
     // host's outputs are copied to the device.
-    times_.device_free_s = device_pace_.factor * 2 * call_s;
+    device_call_s_ = device_pace_.factor * call_s;
+    times_.device_free_s = 2 * device_call_s_;
     expected_handover_s_ =
         rates.host_compute({}) + seconds(rates.dram_to_device, static_cast<uint64_t>(4 * pass.config().model_dim));
     times_.host_first_s = cold_.seconds + Handover();
@@ -461,6 +461,7 @@ class HybridSchedule : public Schedule {
   Pace host_pace_, device_pace_;
   Mean cold_;                       // extra time of the host's first expert
   Mean alone_, handed_over_;        // layers' time besides computing: without the host, with it
+  double device_call_s_ = 0;        // a task of the device besides its work
   double expected_handover_s_ = 0;  // Handover() before it has been learnt
   LaneTimes times_;
   Layer layer_;  // the present layer
