@@ -27,10 +27,12 @@ struct Kind {
   RowFormat x_format;
   WeightFormat w_format;
 };
-constexpr Kind kKinds[] = {{"bf16", RowFormat::kBF16, WeightFormat::kBF16},
-                           {"int8", RowFormat::kInt8, WeightFormat::kInt8},
-                           {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4},
-                           {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16}};
+constexpr Kind kKinds[] = {
+    {"bf16", RowFormat::kBF16, WeightFormat::kBF16},   {"int8", RowFormat::kInt8, WeightFormat::kInt8},
+    {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4},   {"q8_0", RowFormat::kInt8, WeightFormat::kQ8_0},
+    {"q4_k", RowFormat::kInt8, WeightFormat::kQ4_K},   {"q6_k", RowFormat::kInt8, WeightFormat::kQ6_K},
+    {"mxfp4", RowFormat::kInt8, WeightFormat::kMxfp4}, {"fp8", RowFormat::kF32, WeightFormat::kFp8},
+    {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16}};
 
 // Device memory whose words are small finite numbers in every format.
 class DeviceBytes {
@@ -107,7 +109,8 @@ absl::Status Measure(const DeviceSpec& spec) {
           cudaMemcpy(offsets.data(), ends.data(), ends.size() * sizeof(int64_t), cudaMemcpyHostToDevice));
       PENSTOCK_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());  // other streams do not wait for it
       for (const bool tiled : {false, true}) {
-        if (kind.x_format == RowFormat::kF32 && tiled) continue;
+        const bool has_tiles = kind.x_format != RowFormat::kF32 && !IsBlocks(kind.w_format);
+        if (tiled && !has_tiles) continue;
         if (!tiled && num_rows > 1024) continue;
         cuda::GemmLaunch launch{.x_format = kind.x_format,
                                 .w_format = kind.w_format,

@@ -26,12 +26,29 @@ struct Kind {
 constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::kF32, WeightFormat::kF16},
                            {RowFormat::kF32, WeightFormat::kBF16},  {RowFormat::kBF16, WeightFormat::kBF16},
                            {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
-                           {RowFormat::kInt8, WeightFormat::kHqq3}};
+                           {RowFormat::kInt8, WeightFormat::kHqq3}, {RowFormat::kF32, WeightFormat::kFp8},
+                           {RowFormat::kBF16, WeightFormat::kFp8}};
+
+// Those, and all block formats that are not slow, with rows of codes and of floats.
+std::vector<Kind> AllKinds() {
+  std::vector<Kind> kinds(std::begin(kKinds), std::end(kKinds));
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    if (!IsBlocks(format.value) || !MultipliesInt8Rows(format.value)) continue;
+    kinds.push_back({RowFormat::kInt8, format.value});
+    kinds.push_back({RowFormat::kF32, format.value});
+  }
+  return kinds;
+}
 
 // As launches of few blocks are computed; tiles of many rows, several to a block, in a few blocks; tiles of few rows.
 constexpr GemmTuning kTunings[] = {{.max_blocks = 0, .tiled_from = 1'000'000},
                                    {.max_blocks = 3, .tiled_from = 1, .few_blocks = 0},
                                    {.max_blocks = 0, .tiled_from = 1'000'000, .few_blocks = 0}};
+
+// Block formats have one kernel for few rows and one for many, so they take only the first tuning.
+std::span<const GemmTuning> TuningsOf(const Kind& kind) {
+  return std::span(kTunings).first(IsBlocks(kind.w_format) ? 1 : std::size(kTunings));
+}
 
 std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,
                                          int64_t inner_dim) {
@@ -76,6 +93,7 @@ OnDevice<std::byte> PreparedOnDevice(RowFormat format, std::span<const float> x,
   PrepareRows({.num_rows = num_rows,
                .dim = dim,
                .x = source.data(),
+               .x_stride = dim,
                .format = format,
                .prepared = rows.data(),
                .prepared_stride_bytes = stride},
@@ -84,7 +102,7 @@ OnDevice<std::byte> PreparedOnDevice(RowFormat format, std::span<const float> x,
 }
 
 TEST(CudaKernelsTest, GemmHasTheHostsBits) {
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : AllKinds()) {
     for (const int64_t inner_dim : {1, 2, 31, 64, 127, 128, 192, 320, 514}) {
       for (const auto& [num_rows, num_cols] :
            {std::pair<int64_t, int64_t>{1, 32}, {2, 33}, {8, 5}, {13, 130}, {37, 64}, {150, 290}}) {
@@ -98,7 +116,7 @@ TEST(CudaKernelsTest, GemmHasTheHostsBits) {
         const std::vector<float> expected = GemmOnHost(kind, PreparedOnHost(kind.x_format, x, num_rows, inner_dim),
                                                        w.data(), bias, num_rows, num_cols, inner_dim);
         std::vector<float> first;
-        for (const GemmTuning& tuning : kTunings) {
+        for (const GemmTuning& tuning : TuningsOf(kind)) {
           if (tuning.tiled_from == 1 && inner_dim != 31 && inner_dim != 128 && inner_dim != 514) continue;
           const OnDevice<float> y(Size(num_rows * num_cols));
           Gemm({.x_format = kind.x_format,
@@ -127,7 +145,7 @@ TEST(CudaKernelsTest, GemmHasTheHostsBits) {
 // A row's outputs do not depend on the other rows.
 TEST(CudaKernelsTest, RowsDoNotDependOnEachOther) {
   constexpr int64_t kInnerDim = 200, kCols = 40, kMax = 35;
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : AllKinds()) {
     const AlignedBytes w = RandomPacked(kind.w_format, kCols, kInnerDim, 4);
     const OnDevice<std::byte> weights(PackedBytesOf(w, kind, kCols, kInnerDim));
     const std::vector<float> x = RandomFloats(kMax * kInnerDim, 5);
@@ -154,6 +172,46 @@ TEST(CudaKernelsTest, RowsDoNotDependOnEachOther) {
   }
 }
 
+// Several matrices with all rows each, as the heads of MLA have them: x [rows, heads, inputs], y [rows, heads,
+// outputs].
+TEST(CudaKernelsTest, MatricesOfHeadsHaveTheHostsBits) {
+  constexpr int64_t kHeads = 3, kRows = 9, kCols = 40, kInnerDim = 96;
+  for (const Kind& kind : {Kind{RowFormat::kF32, WeightFormat::kBF16}, Kind{RowFormat::kInt8, WeightFormat::kInt8},
+                           Kind{RowFormat::kInt8, WeightFormat::kQ8_0}}) {
+    const std::vector<float> x = RandomFloats(kRows * kHeads * kInnerDim, 8);
+    const OnDevice<std::byte> rows = PreparedOnDevice(kind.x_format, x, kRows * kHeads, kInnerDim);
+    const std::vector<std::byte> host_rows = PreparedOnHost(kind.x_format, x, kRows * kHeads, kInnerDim);
+    const int64_t row_bytes = kernels::RowBytes(kind.x_format, kInnerDim);
+    const OnDevice<float> y(Size(kRows * kHeads * kCols));
+    GemmLaunch launch{.x_format = kind.x_format,
+                      .w_format = kind.w_format,
+                      .num_cols = kCols,
+                      .inner_dim = kInnerDim,
+                      .x = rows.data(),
+                      .x_stride_bytes = kHeads * row_bytes,
+                      .y = y.data(),
+                      .y_stride = kHeads * kCols,
+                      .groups = {.num_groups = kHeads, .max_rows = kRows, .x_step_bytes = row_bytes, .y_step = kCols}};
+    std::vector<AlignedBytes> weights;
+    std::vector<std::unique_ptr<OnDevice<std::byte>>> on_device;
+    for (int64_t head = 0; head < kHeads; ++head) {
+      weights.push_back(RandomPacked(kind.w_format, kCols, kInnerDim, static_cast<uint32_t>(30 + head)));
+      on_device.push_back(std::make_unique<OnDevice<std::byte>>(PackedBytesOf(weights.back(), kind, kCols, kInnerDim)));
+      launch.weights.w[head] = on_device.back()->data();
+    }
+    Gemm(launch, kStream);
+    const std::vector<float> actual = y.ToHost();
+    for (int64_t head = 0; head < kHeads; ++head) {
+      for (int64_t row = 0; row < kRows; ++row) {
+        const int64_t place = row * kHeads + head;
+        const auto own = std::span(host_rows).subspan(Size(place * row_bytes), Size(row_bytes));
+        const std::vector<float> expected = GemmOnHost(kind, own, weights[Size(head)].data(), {}, 1, kCols, kInnerDim);
+        EXPECT_EQ(BitDifference(std::span(actual).subspan(Size(place * kCols), Size(kCols)), expected), "") << head;
+      }
+    }
+  }
+}
+
 // The matrix units need finite bf16 values beyond a row's end.
 TEST(CudaKernelsTest, PreparedRowsAreTheHosts) {
   for (const int64_t dim : {1, 3, 16, 100, 128, 129, 400}) {
@@ -165,7 +223,7 @@ TEST(CudaKernelsTest, PreparedRowsAreTheHosts) {
       const std::vector<std::byte> expected = PreparedOnHost(format, x, 5, dim);
       const std::vector<std::byte> actual = PreparedOnDevice(format, x, 5, dim).ToHost();
       const int64_t stride = kernels::RowBytes(format, dim), groups = (dim + kInt8Group - 1) / kInt8Group;
-      const int64_t used = format == RowFormat::kF32 ? 4 * dim : groups * (kInt8Group + 16);
+      const int64_t used = format == RowFormat::kF32 ? 4 * dim : groups * kernels::kInt8RowGroupBytes;
       for (int64_t row = 0; row < 5; ++row) {
         for (int64_t i = 0; i < used; i += 4) {
           float a = 0, b = 0;
@@ -191,13 +249,13 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
   constexpr int64_t kDim = 160, kRows = 180;
   const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 177, 180};
   const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 run elsewhere
-  for (const Kind& kind : kKinds) {
-    for (const auto& [ffn_dim, tuning] : {std::pair<int64_t, GemmTuning>{96, kTunings[0]},
-                                          {96, kTunings[1]},
-                                          {200, kTunings[0]},
-                                          {200, kTunings[1]},
-                                          {96, kTunings[2]},
-                                          {200, kTunings[2]}}) {
+  for (const Kind& kind : AllKinds()) {
+    std::vector<std::pair<int64_t, GemmTuning>> cases;
+    for (const GemmTuning& tuning : TuningsOf(kind)) {
+      cases.emplace_back(96, tuning);
+      cases.emplace_back(200, tuning);
+    }
+    for (const auto& [ffn_dim, tuning] : cases) {
       SCOPED_TRACE(testing::Message() << TraitsOf(kind.w_format).name << ", FFN of " << ffn_dim << ", tiles from "
                                       << tuning.tiled_from);
       const std::vector<float> x = RandomFloats(kRows * kDim, 7);

@@ -275,17 +275,27 @@ TEST(CudaKernelsTest, CombineAndAddHaveTheHostsBits) {
 struct AttentionCase {
   KvFormat format;
   int64_t head_dim, num_heads, num_kv_heads, window;
+  int64_t values_in_key = 0;
 };
 
 // Sequences of several lengths, some with several rows; checks the stored KV and the outputs of attention.
 TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
-  const AttentionCase kCases[] = {{KvFormat::kF32, 16, 4, 2, 0},   {KvFormat::kBF16, 64, 6, 1, 0},
-                                  {KvFormat::kInt8, 64, 8, 2, 0},  {KvFormat::kInt8, 18, 2, 2, 5},
-                                  {KvFormat::kF32, 40, 10, 1, 20}, {KvFormat::kBF16, 128, 2, 1, 33}};
+  const AttentionCase kCases[] = {{KvFormat::kF32, 16, 4, 2, 0},
+                                  {KvFormat::kBF16, 64, 6, 1, 0},
+                                  {KvFormat::kInt8, 64, 8, 2, 0},
+                                  {KvFormat::kInt8, 18, 2, 2, 5},
+                                  {KvFormat::kF32, 40, 10, 1, 20},
+                                  {KvFormat::kBF16, 128, 2, 1, 33},
+                                  {KvFormat::kF32, 24, 3, 1, 0, 17},
+                                  {KvFormat::kBF16, 72, 5, 1, 0, 64},
+                                  {KvFormat::kInt8, 40, 4, 1, 0, 32},
+                                  // The queries of these heads fit into shared memory in three parts.
+                                  {KvFormat::kBF16, 576, 41, 1, 0, 512},
+                                  {KvFormat::kInt8, 576, 37, 1, 0, 512}};
   const int64_t lengths[] = {1, 16, 17, 50, 133};
   for (const AttentionCase& c : kCases) {
     SCOPED_TRACE(testing::Message() << "head_dim " << c.head_dim << ", window " << c.window);
-    const KvBlock block = {c.format, c.head_dim};
+    const KvBlock block = {c.format, c.head_dim, c.values_in_key};
     const int64_t page_bytes = c.num_kv_heads * block.bytes(), group = c.num_heads / c.num_kv_heads;
     // All positions are stored; the last ones of each sequence are rows that attend.
     std::vector<int64_t> positions, first_page, stored_positions, stored_first_page;
@@ -313,6 +323,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
         device_stored_positions(stored_positions), device_stored_first_page(stored_first_page);
     KvRows rows = {.format = c.format,
                    .head_dim = c.head_dim,
+                   .values_in_key = c.values_in_key,
                    .num_kv_heads = c.num_kv_heads,
                    .first_block_bytes = 0,
                    .block_bytes = block.bytes(),
@@ -331,6 +342,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
         Host().store_kv(
             {.format = c.format,
              .head_dim = c.head_dim,
+             .values_in_key = c.values_in_key,
              .k = k.data() + row * kv_dim + head * c.head_dim,
              .v = v.data() + row * kv_dim + head * c.head_dim,
              .block = host_pages[Size(stored_first_page[Size(row)] + pos / kKvPageTokens)] + head * block.bytes(),
@@ -346,15 +358,17 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     const std::vector<float> sinks = RandomFloats(c.num_heads, 23);
     const OnDevice<float> device_sinks(sinks);
     const bool has_sinks = c.window > 0;
-    std::vector<float> expected(q.size());
+    const int64_t out_dim = c.num_heads * block.value_dim();
+    std::vector<float> expected(Size(num_rows * out_dim));
     std::vector<float> scratch(Size(kernels::AttentionScratchFloats(group, c.head_dim, kMaxPositions + 1)));
     for (int64_t row = 0; row < num_rows; ++row) {
       for (int64_t head = 0; head < c.num_kv_heads; ++head) {
-        const int64_t offset = row * q_dim + head * group * c.head_dim;
+        const int64_t first_head = head * group;
         Host().attention({.num_rows = 1,
                           .group = group,
                           .head_dim = c.head_dim,
-                          .q = q.data() + offset,
+                          .values_in_key = c.values_in_key,
+                          .q = q.data() + row * q_dim + first_head * c.head_dim,
                           .q_stride = q_dim,
                           .pages = host_pages.data() + first_page[Size(row)],
                           .kv_format = c.format,
@@ -362,16 +376,16 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                           .pos = positions[Size(row)],
                           .window = c.window,
                           .scale = scale,
-                          .sinks = has_sinks ? sinks.data() + head * group : nullptr,
+                          .sinks = has_sinks ? sinks.data() + first_head : nullptr,
                           .scratch = scratch.data(),
-                          .out = expected.data() + offset,
-                          .out_stride = q_dim});
+                          .out = expected.data() + row * out_dim + first_head * block.value_dim(),
+                          .out_stride = out_dim});
       }
     }
     // Runs row by row, and with several rows of a sequence in a block.
     for (const bool share_pages : {false, true}) {
       const OnDevice<float> scores(Size(num_rows * c.num_heads * kMaxPositions)), totals(Size(num_rows * c.num_heads)),
-          out(Size(num_rows * q_dim));
+          out(Size(num_rows * out_dim));
       Attention({.rows = rows,
                  .num_heads = c.num_heads,
                  .window = c.window,

@@ -46,7 +46,7 @@ enum class RowFormat : uint8_t {
   kF32,   // floats
   kBF16,  // rounded to bf16: pairs if the machine multiplies them, else floats with these values
   kInt8,  // codes [dim rounded up to 128] (s8), then an Int8RowGroup for each 128 of them, then the sums of each 16
-          // codes (s16). GPUs leave the sums out: only block formats need them
+          // codes (s16)
 };
 
 // 128 inputs of a row: x = code * scale, code = round(x * (127 / max |x|)), ties to even. A group below 2^-100 counts

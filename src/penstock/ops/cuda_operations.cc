@@ -64,6 +64,7 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
     cuda::Add(a.residual.data() + begin, 1, count, a.layer_input.data() + begin, args_.stream);
   }
   NormRows(rows, {a.residual, layer.attention_norm, layer.attention_norm_bias}, format, a.gemm_input.data());
+  if (config.mla.is_on()) return ProjectMla(rows, layer_idx);
   const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
     Project(rows, format, a.gemm_input.data(),
             {.w = w,
@@ -96,6 +97,98 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                    .is_interleaved = config.rope.is_interleaved,
                    .norms_after_rope = config.qk_norm == QkNorm::kPerHeadAfterRope},
                   args_.stream);
+}
+
+// Computes q and k of MLA from gemm_input, which holds the normed rows.
+void CudaOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  const Mla& mla = config.mla;
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  const kernels::RowFormat format = args_.row_formats.attention;
+  const int64_t q_head_dim = mla.nope_dim + mla.rope_dim, q_dim = config.num_heads * q_head_dim;
+  const auto project = [&](int64_t inner_dim, const WeightView& w, std::span<const float> bias, std::span<float> y,
+                           int64_t num_cols) {
+    Project(
+        rows, format, a.gemm_input.data(),
+        {.w = w, .bias = bias, .num_cols = num_cols, .inner_dim = inner_dim, .y = y.data() + rows.begin * num_cols});
+  };
+  project(config.model_dim, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  if (const int64_t rank = mla.q_lora_rank; rank > 0) {
+    project(config.model_dim, layer.q_a_proj, layer.q_a_bias, a.q_compressed, rank);
+    float* const compressed = a.q_compressed.data() + rows.begin * rank;
+    const int64_t stride = kernels::RowBytes(format, rank);
+    cuda::NormRows({.num_rows = rows.size(),
+                    .dim = rank,
+                    .x = compressed,
+                    .weight = layer.q_a_norm.data(),
+                    .eps = mla.norm_eps,
+                    .normed = compressed,
+                    .format = format,
+                    .prepared = a.gemm_input.data() + rows.begin * stride,
+                    .prepared_stride_bytes = stride},
+                   args_.stream);
+    project(rank, layer.q_proj, {}, a.q_heads, q_dim);
+  } else {
+    project(config.model_dim, layer.q_proj, {}, a.q_heads, q_dim);
+  }
+  ProjectHeads(rows, {.w = layer.k_up_proj,
+                      .num_cols = mla.kv_lora_rank,
+                      .inner_dim = mla.nope_dim,
+                      .x = a.q_heads.data() + rows.begin * q_dim,
+                      .x_head_stride = q_head_dim,
+                      .y = a.q.data() + rows.begin * config.q_dim(),
+                      .y_head_stride = config.head_dim});
+  const int64_t first_angle = rows.begin * config.num_angles() + config.first_angle_of(layer_idx);
+  cuda::FinishMla({.num_rows = rows.size(),
+                   .num_heads = config.num_heads,
+                   .nope_dim = mla.nope_dim,
+                   .rope_dim = mla.rope_dim,
+                   .kv_lora_rank = mla.kv_lora_rank,
+                   .q_heads = a.q_heads.data() + rows.begin * q_dim,
+                   .q = a.q.data() + rows.begin * config.q_dim(),
+                   .k = a.k.data() + rows.begin * config.kv_dim(),
+                   .k_norm = layer.k_norm.data(),
+                   .eps = mla.norm_eps,
+                   .cos = a.cos.data() + first_angle,
+                   .sin = a.sin.data() + first_angle,
+                   .angles_stride = config.num_angles(),
+                   .is_interleaved = config.rope.is_interleaved},
+                  args_.stream);
+}
+
+void CudaOperations::ProjectHeads(RowRange rows, const HeadsProjection& heads) {
+  const int64_t num_heads = args_.config.num_heads;
+  const kernels::RowFormat format = args_.row_formats.attention;
+  const int64_t row_bytes = kernels::RowBytes(format, heads.inner_dim);
+  std::byte* const prepared = args_.activations.gemm_input.data() + rows.begin * num_heads * row_bytes;
+  cuda::PrepareRows({.num_rows = rows.size() * num_heads,
+                     .dim = heads.inner_dim,
+                     .x = heads.x,
+                     .x_stride = heads.x_head_stride,
+                     .format = format,
+                     .prepared = prepared,
+                     .prepared_stride_bytes = row_bytes},
+                    args_.stream);
+  const auto matrix_bytes = static_cast<int64_t>(PackedBytes(heads.w.format, heads.num_cols, heads.inner_dim));
+  for (int64_t first = 0; first < num_heads; first += cuda::kMaxGroups) {
+    const int64_t count = std::min<int64_t>(cuda::kMaxGroups, num_heads - first);
+    cuda::GemmLaunch launch{.x_format = format,
+                            .w_format = heads.w.format,
+                            .num_cols = heads.num_cols,
+                            .inner_dim = heads.inner_dim,
+                            .x = prepared + first * row_bytes,
+                            .x_stride_bytes = num_heads * row_bytes,
+                            .y = heads.y + first * heads.y_head_stride,
+                            .y_stride = num_heads * heads.y_head_stride,
+                            .groups = {.num_groups = static_cast<int32_t>(count),
+                                       .max_rows = rows.size(),
+                                       .x_step_bytes = row_bytes,
+                                       .y_step = heads.y_head_stride},
+                            .tuning = args_.tuning};
+    for (int64_t i = 0; i < count; ++i) launch.weights.w[i] = heads.w.data + (first + i) * matrix_bytes;
+    cuda::Gemm(launch, args_.stream);
+  }
 }
 
 template <typename Visit>
@@ -132,6 +225,7 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
     const std::byte* const on_device = args_.tables.Upload(table);
     visit(begin, cuda::KvRows{.format = kv.layer.format,
                               .head_dim = args_.config.head_dim,
+                              .values_in_key = args_.config.values_in_key(),
                               .num_kv_heads = kv.layer.num_heads,
                               .first_block_bytes = kv.layer.first_block_bytes,
                               .block_bytes = kv.layer.block_bytes,
@@ -147,7 +241,8 @@ void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
   const int64_t kv_dim = args_.config.kv_dim();
   const Activations& a = args_.activations;
   ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
-    cuda::StoreKv(part, a.k.data() + first_row * kv_dim, a.v.data() + first_row * kv_dim, args_.stream);
+    const float* const v = a.v.empty() ? nullptr : a.v.data() + first_row * kv_dim;  // MLA has none
+    cuda::StoreKv(part, a.k.data() + first_row * kv_dim, v, args_.stream);
   });
 }
 
@@ -183,7 +278,7 @@ void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, int64_
                      .scale = config.attention_scale,
                      .sinks = config.attention_sinks ? args_.weights.layer(layer_idx).sinks.data() : nullptr,
                      .q = a.q.data() + first_row * config.q_dim(),
-                     .out = a.attended.data() + first_row * config.q_dim(),
+                     .out = a.attended.data() + first_row * config.attended_dim(),
                      .max_positions = max_positions,
                      .scores = scores,
                      .totals = scores + num_rows * config.num_heads * max_positions,
@@ -201,17 +296,32 @@ void CudaOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   Activations& a = args_.activations;
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const kernels::RowFormat format = args_.row_formats.attention;
-  const int64_t stride = kernels::RowBytes(format, config.q_dim()), dim = config.model_dim;
+  const float* attended = a.attended.data() + rows.begin * config.attended_dim();
+  int64_t attended_dim = config.attended_dim();
+  if (const Mla& mla = config.mla; mla.is_on()) {
+    attended_dim = config.num_heads * mla.value_dim;
+    float* const values = a.value_heads.data() + rows.begin * attended_dim;
+    ProjectHeads(rows, {.w = layer.v_up_proj,
+                        .num_cols = mla.value_dim,
+                        .inner_dim = mla.kv_lora_rank,
+                        .x = attended,
+                        .x_head_stride = mla.kv_lora_rank,
+                        .y = values,
+                        .y_head_stride = mla.value_dim});
+    attended = values;
+  }
+  const int64_t stride = kernels::RowBytes(format, attended_dim), dim = config.model_dim;
   cuda::PrepareRows({.num_rows = rows.size(),
-                     .dim = config.q_dim(),
-                     .x = a.attended.data() + rows.begin * config.q_dim(),
+                     .dim = attended_dim,
+                     .x = attended,
+                     .x_stride = attended_dim,
                      .format = format,
                      .prepared = a.gemm_input.data() + rows.begin * stride,
                      .prepared_stride_bytes = stride},
                     args_.stream);
   float* const projected = a.normed.data() + rows.begin * dim;
   Project(rows, format, a.gemm_input.data(),
-          {.w = layer.o_proj, .bias = layer.o_bias, .num_cols = dim, .inner_dim = config.q_dim(), .y = projected});
+          {.w = layer.o_proj, .bias = layer.o_bias, .num_cols = dim, .inner_dim = attended_dim, .y = projected});
   AddBranch(rows);
 }
 

@@ -74,6 +74,19 @@ class CudaOperations : public Operations {
     float* y = nullptr;  // [rows.size(), num_cols]
   };
   void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
+  // y[row, head] = x[row, head] w[head]^T for each head. x and y are those of the first row; w holds one matrix for
+  // each head, one after another.
+  struct HeadsProjection {
+    WeightView w;
+    int64_t num_cols = 0;
+    int64_t inner_dim = 0;
+    const float* x = nullptr;
+    int64_t x_head_stride = 0;
+    float* y = nullptr;
+    int64_t y_head_stride = 0;
+  };
+  void ProjectHeads(RowRange rows, const HeadsProjection& heads);
+  void ProjectMla(RowRange rows, int64_t layer_idx);
   struct NormOf {
     std::span<const float> source;  // [num_rows, model_dim]
     std::span<const float> weight;

@@ -47,6 +47,23 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
   return found;
 }
 
+// Returns the first up projection whose gate has another format; nullptr when there is none.
+const TensorInfo* FindMixedFfn(const WeightMap& map, ComputeDtype dtype) {
+  const auto is_mixed = [&](const FfnParts<const TensorInfo*>& ffn) {
+    return ffn.gate_proj != nullptr && ffn.up_proj != nullptr &&
+           ResidentFormat(*ffn.gate_proj, dtype) != ResidentFormat(*ffn.up_proj, dtype);
+  };
+  for (const LayerTensors& layer : map.layers) {
+    for (const FfnParts<const TensorInfo*>& ffn : {layer.dense_ffn, layer.shared_ffn}) {
+      if (is_mixed(ffn)) return ffn.up_proj;
+    }
+    for (const FfnTensors& expert : layer.experts) {
+      if (is_mixed(expert)) return expert.up_proj;
+    }
+  }
+  return nullptr;
+}
+
 // Returns kUsage when panels are f32 or f16, because panels can no longer be rounded. Routers may be f32: they compute
 // in their own dtype.
 absl::Status CheckPackedForBf16(const WeightMap& map) {
@@ -84,17 +101,20 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
         "--device {}: {} models, which have an encoder, are not computed on GPUs yet; use --device cpu", device,
         config.family->name);
   }
-  if (config.mla.is_on()) {
-    return ResourceError("--device {}: the attention of {} models (MLA) is not computed on GPUs yet; use --device cpu",
-                         device, config.family->name);
-  }
   const TensorInfo* found =
-      FindMatrix(map, [&](const TensorInfo& tensor) { return IsBlocks(ResidentFormat(tensor, dtype)); });
+      FindMatrix(map, [&](const TensorInfo& tensor) { return TraitsOf(ResidentFormat(tensor, dtype)).is_slow; });
+  if (found == nullptr) found = FindMixedFfn(map, dtype);
   if (found == nullptr) return absl::OkStatus();
+  const std::string_view format = TraitsOf(ResidentFormat(*found, dtype)).name;
+  if (!TraitsOf(ResidentFormat(*found, dtype)).is_slow) {
+    return ResourceError(
+        "--device {}: '{}' is {}, and its gate projection is not: GPUs compute both together; use --device cpu", device,
+        found->name, format);
+  }
   return ResourceError(
       "--device {}: weights in {} ('{}') are not computed on GPUs yet: pack the model with --quantize hqq4 or int8, or "
       "use --device cpu",
-      device, TraitsOf(ResidentFormat(*found, dtype)).name, found->name);
+      device, format, found->name);
 }
 
 std::string_view StoredFormatName(const WeightMap& map) {

@@ -2,6 +2,8 @@
 // first computes scores, which are independent of each other. The second computes softmax. The third computes p . V: it
 // adds positions one after another, but dimensions are independent. If neighbouring rows are of one sequence, as in
 // prompts, a block has several rows and reads K and V once for all of them.
+#include <algorithm>
+
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 #include "penstock/tensor/kv_block.h"
@@ -17,6 +19,8 @@ constexpr int kQueriesAtOnce = 8;
 constexpr int kDimsAhead = 16;
 constexpr int kMaxRowsOfBlock = 8;
 constexpr size_t kMaxQueryBytes = 40 * 1024;  // of shared memory
+
+PENSTOCK_HOST_DEVICE KvBlock KvBlockOf(const KvRows& rows) { return {rows.format, rows.head_dim, rows.values_in_key}; }
 
 PENSTOCK_DEVICE std::byte* BlockOf(const KvRows& rows, int64_t row, int64_t page, int64_t head) {
   return rows.pages[rows.first_page[row] + page] + rows.first_block_bytes + head * rows.block_bytes;
@@ -48,21 +52,22 @@ PENSTOCK_KERNEL(kStoreThreads) StoreKvKernel(const KvRows rows, const float* k, 
   if (idx >= rows.num_rows * rows.num_kv_heads) return;
   const int64_t row = idx / rows.num_kv_heads, head = idx % rows.num_kv_heads, pos = rows.positions[row];
   const int64_t token = pos % kKvPageTokens;
-  const KvBlock block = {rows.format, rows.head_dim};
+  const KvBlock block = KvBlockOf(rows);
   std::byte* const target = BlockOf(rows, row, pos / kKvPageTokens, head);
   const float* const own_k = k + idx * rows.head_dim;
-  const float* const own_v = v + idx * rows.head_dim;
   CodeScale k_scale = {1, 1, true}, v_scale = {1, 1, true};
   if (rows.format == KvFormat::kInt8) {
     k_scale = ScaleOfWarp(own_k, rows.head_dim);
-    v_scale = ScaleOfWarp(own_v, rows.head_dim);
-    if (Lane() == 0) {
-      reinterpret_cast<float*>(target + block.k_scales_offset())[token] = k_scale.scale;
-      reinterpret_cast<float*>(target + block.v_scales_offset())[token] = v_scale.scale;
-    }
+    if (Lane() == 0) reinterpret_cast<float*>(target + block.k_scales_offset())[token] = k_scale.scale;
   }
   for (int64_t d = Lane(); d < rows.head_dim; d += kWarpThreads) {
     StoreKvValue(rows.format, own_k[d], k_scale, kKvCodeOffset, target + block.k_offset(d, token));
+  }
+  if (rows.values_in_key > 0) return;
+  const float* const own_v = v + idx * rows.head_dim;
+  if (rows.format == KvFormat::kInt8) {
+    v_scale = ScaleOfWarp(own_v, rows.head_dim);
+    if (Lane() == 0) reinterpret_cast<float*>(target + block.v_scales_offset())[token] = v_scale.scale;
   }
   for (int64_t d = Lane(); d < block.padded_dim(); d += kWarpThreads) {
     StoreKvValue(rows.format, d < rows.head_dim ? own_v[d] : 0.0f, v_scale, 0,
@@ -101,18 +106,27 @@ PENSTOCK_DEVICE RowRun RunFrom(const AttentionLaunch& args, int64_t begin, int64
   return {begin, end, AttendedBy(args, begin), AttendedBy(args, end - 1)};
 }
 
-// Returns the number of query heads that have the same K and V. Divisions of 32 bits are several times as fast as those
-// of 64, and these kernels have many.
-PENSTOCK_DEVICE int GroupOf(const AttentionLaunch& args) {
-  return static_cast<int>(args.num_heads) / static_cast<int>(args.rows.num_kv_heads);
+// Query heads with the same K and V that a block handles: [first, first + count).
+struct QueryHeads {
+  int64_t kv_head;
+  int64_t first;
+  int count;
+};
+// The heads of one KV head are cut into `num_parts` parts, so that their queries fit into shared memory. Divisions of
+// 32 bits are several times as fast as those of 64, and these kernels have many.
+PENSTOCK_DEVICE QueryHeads HeadsOfBlock(const AttentionLaunch& args, int num_parts) {
+  const int group = static_cast<int>(args.num_heads) / static_cast<int>(args.rows.num_kv_heads);
+  const int kv_head = static_cast<int>(blockIdx.y) / num_parts, size = (group + num_parts - 1) / num_parts;
+  const int first = static_cast<int>(blockIdx.y) % num_parts * size;
+  return {kv_head, static_cast<int64_t>(kv_head) * group + first, group - first < size ? group - first : size};
 }
 
-// A query of a run: the heads of a row's group one after another, row after row.
+// A query of a run: a row's heads one after another, row after row.
 struct Query {
   int64_t row, head;
 };
-PENSTOCK_DEVICE Query QueryAt(const RowRun& run, int64_t kv_head, int group, int idx) {
-  return {run.begin + idx / group, kv_head * group + idx % group};
+PENSTOCK_DEVICE Query QueryAt(const RowRun& run, const QueryHeads& heads, int idx) {
+  return {run.begin + idx / heads.count, heads.first + idx % heads.count};
 }
 
 // The queries [first, first + count) of a run, at most kQueriesAtOnce.
@@ -183,15 +197,15 @@ PENSTOCK_DEVICE void ScoreFloats(KvFormat format, const std::byte* k, int64_t st
 }
 
 // Scores one position for all queries of a run; q as ScoresKernel leaves it.
-PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, const float* q,
-                                   int64_t pos) {
+PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& run, const QueryHeads& heads,
+                                   const float* q, int64_t pos) {
   const int head_dim = static_cast<int>(args.rows.head_dim), code_dims = (head_dim + 3) / 4 * 4;
-  const int group = GroupOf(args), num_queries = static_cast<int>(run.end - run.begin) * group;
+  const int num_queries = static_cast<int>(run.end - run.begin) * heads.count;
   const int64_t token = pos % kKvPageTokens;
-  const KvBlock block = {args.rows.format, head_dim};
+  const KvBlock block = KvBlockOf(args.rows);
   // K has one step of dimensions after another; a division for each offset would take longer than its product.
   const int64_t step_bytes = block.k_step_bytes();
-  const std::byte* const data = BlockOf(args.rows, run.begin, pos / kKvPageTokens, kv_head);
+  const std::byte* const data = BlockOf(args.rows, run.begin, pos / kKvPageTokens, heads.kv_head);
   const std::byte* const k = data + block.k_offset(0, token);
   for (int first = 0; first < num_queries; first += kQueriesAtOnce) {
     const SomeQueries some = {first, num_queries - first < kQueriesAtOnce ? num_queries - first : kQueriesAtOnce};
@@ -205,7 +219,7 @@ PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& ru
 #pragma unroll
     for (int i = 0; i < kQueriesAtOnce; ++i) {
       if (i >= some.count) break;
-      const Query query = QueryAt(run, kv_head, group, first + i);
+      const Query query = QueryAt(run, heads, first + i);
       const Attended attended = AttendedBy(args, query.row);
       if (pos < attended.first || pos >= attended.end) continue;
       ScoresOf(args, query.row, query.head)[pos - attended.base] = scores[i];
@@ -213,10 +227,10 @@ PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& ru
   }
 }
 
-// Grid: positions, KV heads, blocks of rows. A thread handles one position and all queries of a run.
-PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows_of_block) {
-  const int64_t kv_head = blockIdx.y;
-  const int group = GroupOf(args), head_dim = static_cast<int>(args.rows.head_dim);
+// Grid: positions, parts of the heads, blocks of rows. A thread handles one position and all queries of a run.
+PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows_of_block, int parts_of_heads) {
+  const QueryHeads heads = HeadsOfBlock(args, parts_of_heads);
+  const int head_dim = static_cast<int>(args.rows.head_dim);
   const int code_dims = (head_dim + 3) / 4 * 4;
   const int64_t first_row = static_cast<int64_t>(blockIdx.z) * rows_of_block;
   const int64_t limit = first_row + rows_of_block < args.rows.num_rows ? first_row + rows_of_block : args.rows.num_rows;
@@ -226,14 +240,14 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
     begin = run.end;
     const int64_t first_pos = run.first_row.base + static_cast<int64_t>(blockIdx.x) * kScoreThreads;
     if (first_pos >= run.last_row.end) continue;
-    const int num_queries = static_cast<int>(run.end - run.begin) * group;
+    const int num_queries = static_cast<int>(run.end - run.begin) * heads.count;
     // Shared memory holds q [num_queries, code_dims]. For int8 it holds, for each query, its scale and the number that
     // removes kKvCodeOffset, then codes [num_queries, code_dims].
     __syncthreads();
     if (args.rows.format == KvFormat::kInt8) {
       int8_t* const codes = reinterpret_cast<int8_t*>(q + 2 * num_queries);
       for (int i = Warp(); i < num_queries; i += kScoreThreads / kWarpThreads) {
-        const Query query = QueryAt(run, kv_head, group, i);
+        const Query query = QueryAt(run, heads, i);
         const float* const source = args.q + (query.row * args.num_heads + query.head) * head_dim;
         const CodeScale scale = ScaleOfWarp(source, head_dim);
         int32_t sum = 0;
@@ -250,14 +264,14 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
       }
     } else {
       for (int i = static_cast<int>(threadIdx.x); i < num_queries * code_dims; i += kScoreThreads) {
-        const Query query = QueryAt(run, kv_head, group, i / code_dims);
+        const Query query = QueryAt(run, heads, i / code_dims);
         const int d = i % code_dims;
         q[i] = d < head_dim ? args.q[(query.row * args.num_heads + query.head) * head_dim + d] : 0.0f;
       }
     }
     __syncthreads();
     const int64_t pos = first_pos + threadIdx.x;
-    if (pos >= run.first_row.first && pos < run.last_row.end) ScorePosition(args, run, kv_head, q, pos);
+    if (pos >= run.first_row.first && pos < run.last_row.end) ScorePosition(args, run, heads, q, pos);
   }
 }
 
@@ -296,13 +310,20 @@ PENSTOCK_KERNEL(kSoftmaxThreads) SoftmaxKernel(const AttentionLaunch args) {
   }
   if (args.rows.format != KvFormat::kInt8) return;
   __syncthreads();
-  const KvBlock block = {args.rows.format, args.rows.head_dim};
+  const KvBlock block = KvBlockOf(args.rows);
+  const int64_t scales_at = block.values_in_key > 0 ? block.k_scales_offset() : block.v_scales_offset();
   const int64_t kv_head = head / (args.num_heads / args.rows.num_kv_heads);
   for (int64_t i = threadIdx.x; i < count; i += kSoftmaxThreads) {
     const int64_t pos = attended.first + i;
-    const std::byte* const v = BlockOf(args.rows, row, pos / kKvPageTokens, kv_head);
-    p[i] *= reinterpret_cast<const float*>(v + block.v_scales_offset())[pos % kKvPageTokens];
+    const std::byte* const data = BlockOf(args.rows, row, pos / kKvPageTokens, kv_head);
+    p[i] *= reinterpret_cast<const float*>(data + scales_at)[pos % kKvPageTokens];
   }
+}
+
+// Returns a code of V, which may be one of K (kKvCodeOffset).
+PENSTOCK_DEVICE int32_t CodeOfValue(const std::byte* element, bool is_in_key) {
+  return is_in_key ? static_cast<int32_t>(static_cast<uint8_t>(*element)) - kKvCodeOffset
+                   : static_cast<int32_t>(static_cast<int8_t>(*element));
 }
 
 // Adds one dimension of neighbouring tokens to the sums of the queries for which attends(query, token) is true.
@@ -322,10 +343,11 @@ PENSTOCK_DEVICE void AddTokens(const float4 (&weights)[kQueries][kTokens / 4], c
 
 // Computes one dimension of p . V for kQueries queries of a run from `first` on.
 template <int kQueries>
-PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int first, int64_t d) {
-  const int64_t head_dim = args.rows.head_dim;
-  const int group = GroupOf(args), num_queries = static_cast<int>(run.end - run.begin) * group;
-  const KvBlock block = {args.rows.format, head_dim};
+PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, const QueryHeads& heads, int first,
+                               int64_t d) {
+  const int num_queries = static_cast<int>(run.end - run.begin) * heads.count;
+  const KvBlock block = KvBlockOf(args.rows);
+  const bool is_in_key = block.values_in_key > 0;
   constexpr int kTokensAhead = kQueries == 1 ? 16 : 8;
   static_assert(kKvPageTokens % kTokensAhead == 0);
   Attended attended[kQueries];
@@ -334,20 +356,21 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, i
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     // Beyond the last query, repeats the last one.
-    const Query query = QueryAt(run, kv_head, group, first + i < num_queries ? first + i : num_queries - 1);
+    const Query query = QueryAt(run, heads, first + i < num_queries ? first + i : num_queries - 1);
     attended[i] = AttendedBy(args, query.row);
     p[i] = ScoresOf(args, query.row, query.head) - attended[i].base;
   }
   const int64_t begin = attended[0].first, end = attended[kQueries - 1].end;
   // All queries attend to the positions [all_from, all_until).
   const int64_t all_from = attended[kQueries - 1].first, all_until = attended[0].end;
-  const int64_t num_pages = (end + kKvPageTokens - 1) / kKvPageTokens, v_stride = block.v_stride();
-  const int64_t in_page = block.v_offset() + d * block.size();
+  const int64_t num_pages = (end + kKvPageTokens - 1) / kKvPageTokens;
+  const int64_t v_stride = is_in_key ? block.k_offset(0, 1) : block.v_stride();
+  const int64_t in_page = is_in_key ? block.k_offset(d, 0) : block.v_offset() + d * block.size();
   // The address of the next page is loaded while the current one is added.
-  const std::byte* next = BlockOf(args.rows, run.begin, begin / kKvPageTokens, kv_head) + in_page;
+  const std::byte* next = BlockOf(args.rows, run.begin, begin / kKvPageTokens, heads.kv_head) + in_page;
   for (int64_t page = begin / kKvPageTokens; page < num_pages; ++page) {
     const std::byte* const v = next;
-    if (page + 1 < num_pages) next = BlockOf(args.rows, run.begin, page + 1, kv_head) + in_page;
+    if (page + 1 < num_pages) next = BlockOf(args.rows, run.begin, page + 1, heads.kv_head) + in_page;
 #pragma unroll
     for (int part = 0; part < kKvPageTokens; part += kTokensAhead) {
       const int64_t pos = page * kKvPageTokens + part;
@@ -359,7 +382,7 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, i
 #pragma unroll
       for (int j = 0; j < kTokensAhead; ++j) {
         const std::byte* const element = v + (part + j) * v_stride;
-        values[j] = args.rows.format == KvFormat::kInt8 ? __int2float_rn(*reinterpret_cast<const int8_t*>(element))
+        values[j] = args.rows.format == KvFormat::kInt8 ? __int2float_rn(CodeOfValue(element, is_in_key))
                                                         : KvFloat(args.rows.format, element);
       }
 #pragma unroll
@@ -381,28 +404,29 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, i
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     if (first + i >= num_queries) break;
-    const Query query = QueryAt(run, kv_head, group, first + i);
+    const Query query = QueryAt(run, heads, first + i);
     const int64_t at = query.row * args.num_heads + query.head;
-    args.out[at * head_dim + d] = __fdiv_rn(sums[i], args.totals[at]);
+    args.out[at * block.value_dim() + d] = __fdiv_rn(sums[i], args.totals[at]);
   }
 }
 
-// Grid: dimensions, KV heads, blocks of rows. A warp handles kQueries queries of a run; a lane handles one dimension.
+// Grid: dimensions, parts of the heads, blocks of rows. A warp handles kQueries queries of a run; a lane handles one
+// dimension.
 template <int kQueries>
 PENSTOCK_KERNEL(kQueries == 1 ? 1024 : 256)
-ValuesKernel(const AttentionLaunch args, int rows_of_block) {
-  const int64_t kv_head = blockIdx.y;
+ValuesKernel(const AttentionLaunch args, int rows_of_block, int parts_of_heads) {
+  const QueryHeads heads = HeadsOfBlock(args, parts_of_heads);
   const int64_t d = static_cast<int64_t>(blockIdx.x) * kValueDims + Lane();
   const int64_t first_row = static_cast<int64_t>(blockIdx.z) * rows_of_block;
   const int64_t limit = first_row + rows_of_block < args.rows.num_rows ? first_row + rows_of_block : args.rows.num_rows;
-  if (d >= args.rows.head_dim) return;
+  if (d >= KvBlockOf(args.rows).value_dim()) return;
   for (int64_t begin = first_row; begin < limit;) {
     const RowRun run = RunFrom(args, begin, limit);
     begin = run.end;
-    const int num_queries = static_cast<int>(run.end - run.begin) * GroupOf(args);
+    const int num_queries = static_cast<int>(run.end - run.begin) * heads.count;
     const int num_warps = static_cast<int>(blockDim.x) / kWarpThreads;
     for (int i = Warp() * kQueries; i < num_queries; i += num_warps * kQueries) {
-      SumValues<kQueries>(args, run, kv_head, i, d);
+      SumValues<kQueries>(args, run, heads, i, d);
     }
   }
 }
@@ -419,28 +443,31 @@ void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream) 
 void Attention(const AttentionLaunch& launch, Stream stream) {
   const int64_t group = launch.num_heads / launch.rows.num_kv_heads;
   const auto num_rows = static_cast<uint32_t>(launch.rows.num_rows);
-  const auto num_kv_heads = static_cast<uint32_t>(launch.rows.num_kv_heads);
   const auto blocks = [](int64_t count, int64_t each) { return static_cast<uint32_t>((count + each - 1) / each); };
-  const size_t query_bytes = static_cast<size_t>(group * (8 + 4 * (launch.rows.head_dim + 3)));
+  const auto head_bytes = static_cast<size_t>(8 + 4 * (launch.rows.head_dim + 3));
+  const int64_t max_heads = std::max<int64_t>(1, kMaxQueryBytes / head_bytes);
+  const int parts_of_heads = static_cast<int>(blocks(group, max_heads));
+  const size_t query_bytes = blocks(group, parts_of_heads) * head_bytes;
   const auto room = static_cast<int>(kMaxQueryBytes / query_bytes);
-  const int rows_of_block = !launch.rows_share_pages || room < 1 ? 1 : room < kMaxRowsOfBlock ? room : kMaxRowsOfBlock;
+  const int rows_of_block = launch.rows_share_pages ? std::clamp(room, 1, kMaxRowsOfBlock) : 1;
   const uint32_t row_blocks = blocks(launch.rows.num_rows, rows_of_block);
+  const auto num_parts = static_cast<uint32_t>(launch.rows.num_kv_heads * parts_of_heads);
   Launch(ScoresKernel,
-         {.grid = dim3(blocks(launch.max_positions, kScoreThreads), num_kv_heads, row_blocks),
+         {.grid = dim3(blocks(launch.max_positions, kScoreThreads), num_parts, row_blocks),
           .block = dim3(kScoreThreads),
           .shared_bytes = static_cast<size_t>(rows_of_block) * query_bytes},
-         stream, launch, rows_of_block);
+         stream, launch, rows_of_block, parts_of_heads);
   Launch(SoftmaxKernel,
          {.grid = dim3(static_cast<uint32_t>(launch.num_heads), num_rows),
           .block = dim3(kSoftmaxThreads),
           .shared_bytes = sizeof(float) * kSoftmaxThreads / kWarpThreads},
          stream, launch);
   const auto values = [&](auto kernel, int64_t queries_at_once, int64_t max_warps) {
-    const int64_t num_warps = (rows_of_block * group + queries_at_once - 1) / queries_at_once;
+    const int64_t num_warps = blocks(rows_of_block * blocks(group, parts_of_heads), queries_at_once);
     Launch(kernel,
-           {.grid = dim3(blocks(launch.rows.head_dim, kValueDims), num_kv_heads, row_blocks),
+           {.grid = dim3(blocks(KvBlockOf(launch.rows).value_dim(), kValueDims), num_parts, row_blocks),
             .block = dim3(static_cast<uint32_t>((num_warps < max_warps ? num_warps : max_warps) * kWarpThreads))},
-           stream, launch, rows_of_block);
+           stream, launch, rows_of_block, parts_of_heads);
   };
   if (rows_of_block == 1) {
     values(ValuesKernel<1>, 1, 32);

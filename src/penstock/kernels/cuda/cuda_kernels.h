@@ -15,13 +15,15 @@ inline constexpr int kMaxGroups = 64;
 struct Matrices {
   const std::byte* w[kMaxGroups] = {};  // panels (tensor/packed_matrix.h), aligned to 64 bytes
 };
-// The rows of each matrix: those of its expert among the assignments, or, without offsets, all rows for the one matrix.
+// The rows of each matrix: those of its expert among the assignments, or, without offsets, all rows.
 struct RowGroups {
   int32_t num_groups = 1;
   const int64_t* offsets = nullptr;  // [num_experts + 1]: expert e has rows [offsets[e], offsets[e + 1])
   int32_t expert_idx[kMaxGroups] = {};
   int64_t max_rows = 0;      // maximum rows of a group
   int64_t typical_rows = 0;  // about how many rows most groups have, which chooses a kernel; 0: max_rows
+  // Without offsets, a group's rows of x and of y lie so far behind those of the group before it.
+  int64_t x_step_bytes = 0, y_step = 0;
 
   int64_t typical() const { return typical_rows > 0 ? typical_rows : max_rows; }
 };
@@ -96,6 +98,7 @@ struct PrepareLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
   const float* x = nullptr;  // [num_rows, dim]
+  int64_t x_stride = 0;      // from one row to the next
   kernels::RowFormat format = kernels::RowFormat::kF32;
   std::byte* prepared = nullptr;
   int64_t prepared_stride_bytes = 0;
@@ -124,6 +127,24 @@ struct QkvLaunch {
   bool norms_after_rope = false;  // otherwise before the clamp
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
+
+// Completes q and k of MLA, whose heads have a compressed part and then a part that rotates: copies the latter from
+// q_heads, norms the compressed part of k, and applies RoPE.
+struct MlaLaunch {
+  int64_t num_rows = 0;
+  int64_t num_heads = 0;
+  int64_t nope_dim = 0, rope_dim = 0, kv_lora_rank = 0;
+  const float* q_heads = nullptr;  // [num_rows, num_heads, nope_dim + rope_dim]
+  float* q = nullptr;              // [num_rows, num_heads, kv_lora_rank + rope_dim]
+  float* k = nullptr;              // [num_rows, kv_lora_rank + rope_dim]
+  const float* k_norm = nullptr;   // [kv_lora_rank]
+  float eps = 0;
+  const float* cos = nullptr;  // [num_rows, rope_dim / 2]
+  const float* sin = nullptr;
+  int64_t angles_stride = 0;
+  bool is_interleaved = false;
+};
+void FinishMla(const MlaLaunch& launch, Stream stream);
 
 // Routes each row as described at RouterTopkArgs.
 struct RouterLaunch {
@@ -181,6 +202,7 @@ void Clear(float* target, int64_t count, Stream stream);
 struct KvRows {
   KvFormat format = KvFormat::kF32;
   int64_t head_dim = 0;
+  int64_t values_in_key = 0;  // KvBlock (tensor/kv_block.h)
   int64_t num_kv_heads = 0;
   int64_t first_block_bytes = 0;  // offset of the layer in a page
   int64_t block_bytes = 0;        // bytes of one head
@@ -189,7 +211,7 @@ struct KvRows {
   const int64_t* first_page = nullptr;  // [num_rows]: where a row's list begins
   const int64_t* positions = nullptr;   // [num_rows]: position within its pages
 };
-// Stores K and V [num_rows, num_kv_heads, head_dim] of each row in its page.
+// Stores K and V [num_rows, num_kv_heads, head_dim] of each row in its page. `v` is not read if values_in_key > 0.
 void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream);
 
 // Attends as described at AttentionArgs, for every row and head.
@@ -200,7 +222,7 @@ struct AttentionLaunch {
   float scale = 0;
   const float* sinks = nullptr;  // [num_heads] or null
   const float* q = nullptr;      // [num_rows, num_heads, head_dim]
-  float* out = nullptr;          // [num_rows, num_heads, head_dim]
+  float* out = nullptr;          // [num_rows, num_heads, head_dim or values_in_key]
   int64_t max_positions = 0;     // maximum positions that a row attends to, in whole pages
   float* scores = nullptr;       // [num_rows, num_heads, max_positions]
   float* totals = nullptr;       // [num_rows, num_heads]

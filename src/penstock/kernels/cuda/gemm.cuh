@@ -38,6 +38,13 @@ PENSTOCK_DEVICE Tile TileAt(const RowGroups& groups, const TileShape& shape, int
   return {group_idx, rest / groups.num_groups * shape.panels_per_tile, first, first < end ? last : first};
 }
 
+// Returns the rows of a tile.
+template <class Args>
+PENSTOCK_DEVICE ProductRows RowsOf(const Args& args, const Tile& tile) {
+  const std::byte* const x = args.x + tile.group_idx * args.groups.x_step_bytes;
+  return {{x, args.x_stride_bytes, args.x_format}, tile.first, tile.end};
+}
+
 // Returns null beyond the last panel.
 PENSTOCK_DEVICE const std::byte* PanelAt(const std::byte* w, const TileShape& shape, int64_t panel_idx) {
   return panel_idx < shape.num_panels ? w + panel_idx * shape.panel_bytes : nullptr;
@@ -53,7 +60,8 @@ PENSTOCK_DEVICE void PutOutput(const GemmLaunch& args, const Tile& tile, int64_t
                                float sum) {
   const int64_t col = panel_idx * kPanelCols + output, place = tile.first + row;
   if (col >= args.num_cols || place >= tile.end) return;
-  args.y[place * args.y_stride + col] = Biased(args.bias, args.groups, tile.group_idx, args.num_cols, col, sum);
+  float* const y = args.y + tile.group_idx * args.groups.y_step;
+  y[place * args.y_stride + col] = Biased(args.bias, args.groups, tile.group_idx, args.num_cols, col, sum);
 }
 
 // Combines gate and up; columns beyond the last one do not matter.
@@ -74,8 +82,8 @@ GemmKernel(const GemmLaunch args, const TileShape shape) {
     if (tile.first == tile.end) continue;
     const int64_t panel_idx = tile.first_panel + Warp() % Product::kColumns;
     Product product;
-    product.Run(PanelAt(args.weights.w[tile.group_idx], shape, panel_idx), args.inner_dim,
-                {{args.x, args.x_stride_bytes}, tile.first, tile.end}, SharedMemory());
+    product.Run(PanelAt(args.weights.w[tile.group_idx], shape, panel_idx), args.inner_dim, RowsOf(args, tile),
+                SharedMemory());
     product.ForEach([&](int output, int row, float sum) { PutOutput(args, tile, panel_idx, output, row, sum); });
   }
 }
@@ -90,7 +98,7 @@ TiledGemmKernel(const GemmLaunch args, const TileShape shape) {
     const std::byte* const w = args.weights.w[tile.group_idx];
     TiledProduct<kFormat> product;
     product.Run({PanelAt(w, shape, panel_idx), PanelAt(w, shape, panel_idx + kTiledColumns)}, args.inner_dim,
-                {{args.x, args.x_stride_bytes}, tile.first, tile.end}, SharedMemory());
+                RowsOf(args, tile), SharedMemory());
     product.ForEach([&](int p, int output, int row, float sum) {
       PutOutput(args, tile, panel_idx + p * kTiledColumns, output, row, sum);
     });
@@ -125,7 +133,7 @@ GateUpKernel(const GateUpLaunch args, const TileShape shape) {
   for (int64_t i = blockIdx.x; i < shape.num_tiles; i += gridDim.x) {
     const Tile tile = TileAt(args.groups, shape, i);
     if (tile.first == tile.end) continue;
-    const ProductRows x = {{args.x, args.x_stride_bytes}, tile.first, tile.end};
+    const ProductRows x = RowsOf(args, tile);
     float* const hidden = reinterpret_cast<float*>(SharedMemory() + Product::kSharedBytes);  // [kRows, kBlockCols]
     const int column = Warp() % Product::kColumns;
     const int64_t panel_idx = tile.first_panel + column;
@@ -154,7 +162,7 @@ TiledGateUpKernel(const GateUpLaunch args, const TileShape shape) {
     TiledProduct<kFormat> product;
     product.Run({PanelAt(args.gate.w[tile.group_idx], shape, tile.first_panel + column),
                  PanelAt(args.up.w[tile.group_idx], shape, tile.first_panel + column)},
-                args.inner_dim, {{args.x, args.x_stride_bytes}, tile.first, tile.end}, SharedMemory());
+                args.inner_dim, RowsOf(args, tile), SharedMemory());
     float* const hidden = reinterpret_cast<float*>(SharedMemory());  // [kRows, kBlockCols], over the rows of x
     product.ForEach([&](int p, int output, int row, float sum) {
       float& value = hidden[row * kBlockCols + column * static_cast<int>(kPanelCols) + output];
@@ -241,31 +249,36 @@ void LaunchFloat(const Args& args, Stream stream) {
   LaunchOf<FloatTile<kFormat>>(args, stream);
 }
 
-// With one tile of eight rows, or with four.
-template <WeightFormat kFormat, class Args>
+// A block shares each panel among more warps, for tiles of 8 * kTiles rows: 1 or 4.
+template <class Group, int kTiles, class Args>
 void LaunchSplit(const Args& args, Stream stream) {
+  constexpr int kOften = kTiles == 1 ? 2 : 1;
   if constexpr (std::is_same_v<Args, GemmLaunch>) {
-    if (args.groups.typical() <= 8) return LaunchOf<QuantisedProduct<kFormat, 1, 1, 8>>(args, stream);
-    LaunchOf<QuantisedProduct<kFormat, 4, 1, 4>>(args, stream);
+    LaunchOf<QuantisedProduct<Group, kTiles, 1, 4 * kOften>>(args, stream);
   } else {
-    if (args.groups.typical() <= 8) return LaunchOf<QuantisedProduct<kFormat, 1, kPanelsAtOnce, 4>>(args, stream);
-    LaunchOf<QuantisedProduct<kFormat, 4, kPanelsAtOnce, 2>>(args, stream);
+    LaunchOf<QuantisedProduct<Group, kTiles, kPanelsAtOnce, 2 * kOften>>(args, stream);
   }
 }
 
-template <WeightFormat kFormat, template <int> class Product, class Args>
-void LaunchMatrixUnits(const Args& args, Stream stream) {
-  const int64_t rows = args.groups.typical();
+template <WeightFormat kFormat, class Args>
+bool IsTiled(const Args& args) {
   // Large tiles make up for fewer blocks, until half of the multiprocessors have none.
   const int64_t num_tiled = ShapeOf(args, TiledPanels(args), TiledProduct<kFormat>::kRows).num_tiles;
-  if (rows >= args.tuning.tiled_from && num_tiled >= args.tuning.few_blocks / 6) {
-    return LaunchTiled<kFormat>(args, stream);
+  return args.groups.typical() >= args.tuning.tiled_from && num_tiled >= args.tuning.few_blocks / 6;
+}
+
+// int8 rows and quantised weights.
+template <WeightFormat kFormat, class Args>
+void LaunchQuantised(const Args& args, Stream stream) {
+  using Group = QuantisedGroup<kFormat>;
+  const int64_t rows = args.groups.typical();
+  if (IsTiled<kFormat>(args)) return LaunchTiled<kFormat>(args, stream);
+  if (rows <= 8) {
+    if (HasFewBlocks(args, 8)) return LaunchSplit<Group, 1>(args, stream);
+    return LaunchOf<QuantisedProduct<Group, 1>>(args, stream);
   }
-  if constexpr (kFormat != WeightFormat::kBF16) {
-    if (HasFewBlocks(args, rows <= 8 ? 8 : 32)) return LaunchSplit<kFormat>(args, stream);
-  }
-  if (rows <= 8) return LaunchOf<Product<1>>(args, stream);
-  LaunchOf<Product<4>>(args, stream);
+  if (HasFewBlocks(args, 32)) return LaunchSplit<Group, 4>(args, stream);
+  LaunchOf<QuantisedProduct<Group, 4>>(args, stream);
 }
 
 }  // namespace

@@ -6,7 +6,9 @@ namespace penstock::cuda {
 
 template <class Args>
 void LaunchBf16(const Args& launch, Stream stream) {
-  LaunchMatrixUnits<WeightFormat::kBF16, Bf16Product>(launch, stream);
+  if (IsTiled<WeightFormat::kBF16>(launch)) return LaunchTiled<WeightFormat::kBF16>(launch, stream);
+  if (launch.groups.typical() <= 8) return LaunchOf<Bf16Product<1>>(launch, stream);
+  LaunchOf<Bf16Product<4>>(launch, stream);
 }
 template void LaunchBf16(const GemmLaunch& launch, Stream stream);
 template void LaunchBf16(const GateUpLaunch& launch, Stream stream);

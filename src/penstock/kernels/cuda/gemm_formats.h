@@ -23,4 +23,12 @@ void LaunchInt8(const Launch& launch, Stream stream);
 template <class Launch>
 void LaunchHqq(const Launch& launch, Stream stream);
 
+// Block formats, rows of any format for which they can be multiplied.
+template <class Launch>
+void LaunchKBlocks(const Launch& launch, Stream stream);
+template <class Launch>
+void LaunchSmallBlocks(const Launch& launch, Stream stream);
+template <class Launch>
+void LaunchValueBlocks(const Launch& launch, Stream stream);
+
 }  // namespace penstock::cuda

@@ -3,16 +3,9 @@
 #include "penstock/kernels/cuda/gemm_formats.h"
 
 namespace penstock::cuda {
-namespace {
-
-template <int kTiles>
-using Int8Product = QuantisedProduct<WeightFormat::kInt8, kTiles>;
-
-}  // namespace
-
 template <class Args>
 void LaunchInt8(const Args& launch, Stream stream) {
-  LaunchMatrixUnits<WeightFormat::kInt8, Int8Product>(launch, stream);
+  LaunchQuantised<WeightFormat::kInt8>(launch, stream);
 }
 template void LaunchInt8(const GemmLaunch& launch, Stream stream);
 template void LaunchInt8(const GateUpLaunch& launch, Stream stream);

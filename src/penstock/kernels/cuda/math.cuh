@@ -107,9 +107,16 @@ PENSTOCK_DEVICE int32_t CodeOf(float x, const CodeScale& scale) {
   return static_cast<int32_t>(static_cast<int8_t>(__float_as_uint(shifted) & 0xFFu));
 }
 
+// The places of a group in a prepared row: its codes, what they have in common, and the sums of each 16 of them.
+struct Int8GroupPlaces {
+  std::byte* codes;
+  kernels::Int8RowGroup* group;
+  int16_t* sums;
+};
+
 // Stores a group of 128 inputs of a row; one warp does it. Lane i has inputs 4 i to 4 i + 3, zeros beyond the row's
-// end. `codes` and `group` are the group's places in the prepared row.
-PENSTOCK_DEVICE void StoreInt8Group(const float (&x)[4], std::byte* codes, kernels::Int8RowGroup* group) {
+// end.
+PENSTOCK_DEVICE void StoreInt8Group(const float (&x)[4], const Int8GroupPlaces& places) {
   float largest = 0;
   int32_t num_infinite = 0;
   for (int i = 0; i < 4; ++i) {
@@ -125,12 +132,14 @@ PENSTOCK_DEVICE void StoreInt8Group(const float (&x)[4], std::byte* codes, kerne
     word |= (static_cast<uint32_t>(code) & 0xFFu) << 8 * i;
     sum += code;
   }
-  reinterpret_cast<uint32_t*>(codes)[Lane()] = word;
-  // Sums over each half of the warp, which holds one half of the group.
-  for (int distance = 8; distance >= 1; distance /= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  reinterpret_cast<uint32_t*>(places.codes)[Lane()] = word;
+  // Sums over four lanes, then over each half of the warp, which holds one half of the group.
+  for (int distance = 1; distance <= 2; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  if (Lane() % 4 == 0) places.sums[Lane() / 4] = static_cast<int16_t>(sum);
+  for (int distance = 4; distance <= 8; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
   const int32_t other = __shfl_xor_sync(kAllLanes, sum, 16);
   if (Lane() == 0) {
-    *group = {scale.scale, -128 * (sum + other), {static_cast<float>(sum), static_cast<float>(other)}};
+    *places.group = {scale.scale, -128 * (sum + other), {static_cast<float>(sum), static_cast<float>(other)}};
   }
 }
 
@@ -140,9 +149,10 @@ PENSTOCK_DEVICE void StorePrepared(kernels::RowFormat format, const float (&x)[4
                                    std::byte* row) {
   const int64_t k = first + 4 * Lane();
   if (format == kernels::RowFormat::kInt8) {
-    const int64_t codes_bytes = (dim + kInt8Group - 1) / kInt8Group * kInt8Group;
-    auto* const groups = reinterpret_cast<kernels::Int8RowGroup*>(row + codes_bytes);
-    StoreInt8Group(x, row + first, groups + first / kInt8Group);
+    const int64_t num_groups = (dim + kInt8Group - 1) / kInt8Group;
+    auto* const groups = reinterpret_cast<kernels::Int8RowGroup*>(row + num_groups * kInt8Group);
+    auto* const sums = reinterpret_cast<int16_t*>(groups + num_groups);
+    StoreInt8Group(x, {row + first, groups + first / kInt8Group, sums + first / 16});
   } else if (format == kernels::RowFormat::kBF16) {
     if (k >= (dim + 15) / 16 * 16) return;
     uint32_t* const pairs = reinterpret_cast<uint32_t*>(row + 2 * k);

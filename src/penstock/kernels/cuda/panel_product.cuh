@@ -20,6 +20,7 @@ inline constexpr int kProductThreads = kPanelsAtOnce * kWarpThreads;
 struct RowsView {
   const std::byte* data = nullptr;
   int64_t stride_bytes = 0;
+  kernels::RowFormat format = kernels::RowFormat::kF32;
 
   PENSTOCK_DEVICE const std::byte* Row(int64_t row) const { return data + row * stride_bytes; }
 };
@@ -247,6 +248,18 @@ PENSTOCK_DEVICE void OperandsOf(const uint4& lower, const uint4& upper, uint32_t
   second[0] = lower.z, second[1] = lower.w, second[2] = upper.z, second[3] = upper.w;
 }
 
+// Returns the offset of the groups of int8 rows, which follow their codes.
+PENSTOCK_DEVICE int64_t CodesBytes(int64_t inner_dim) { return (inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group; }
+PENSTOCK_DEVICE const kernels::Int8RowGroup& RowGroupAt(const std::byte* row, int64_t codes_bytes, int64_t input) {
+  return reinterpret_cast<const kernels::Int8RowGroup*>(row + codes_bytes)[input / kInt8Group];
+}
+
+// Returns row `row` of the tiles, or the last existing row, whose products are not used.
+PENSTOCK_DEVICE const std::byte* RowOfTiles(const ProductRows& rows, int row) {
+  const int64_t place = rows.first_row + row;
+  return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
+}
+
 // A group of inputs of a panel of quantised weights: its codes as operands, and the scales that turn sums of products
 // of codes into sums. A lane's words are those of outputs 4 g to 4 g + 3.
 template <WeightFormat kFormat>
@@ -341,6 +354,46 @@ class QuantisedGroup {
     }
   }
 
+  // Multiplies the group by int8 rows: the matrix units sum its codes exactly in integers. Calls put(tile, product m,
+  // value i, factors) for each of a lane's outputs (ForEachOfTiles). `begin`: the group's first input.
+  template <int kTiles, typename Put>
+  PENSTOCK_DEVICE void Multiply(int64_t begin, int64_t inner_dim, const ProductRows& rows, const Put& put) {
+    const int t = Lane() % 4;
+    Codes codes[kSteps];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) codes[step] = Load(step);
+    int32_t dots[kTiles][2][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint4 lower, upper;
+      Unpack(codes[step], lower, upper);
+      uint32_t first[4], second[4];
+      OperandsOf(lower, upper, first, second);
+      const int64_t quad = begin / 4 + 8 * step + (kHasNeighbours ? 2 * t : t);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const std::byte* const x = RowOfTiles(rows, 8 * tile + Lane() / 4);
+        const uint32_t b[2] = {WordAt(x + 4 * quad), WordAt(x + 4 * (quad + (kHasNeighbours ? 1 : 4)))};
+        MultiplyCodes(dots[tile][0], first, b);
+        MultiplyCodes(dots[tile][1], second, b);
+      }
+    }
+    LoadScales();
+    const int64_t codes_bytes = CodesBytes(inner_dim);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const kernels::Int8RowGroup& row = RowGroupAt(RowOfTiles(rows, 8 * tile + 2 * t + odd), codes_bytes, begin);
+#pragma unroll
+        for (int col = 0; col < 4; ++col) {
+          const int m = col / 2, i = 2 * (col % 2) + odd;
+          put(tile, m, i, FactorsOf(col, dots[tile][m][i], row));
+        }
+      }
+    }
+  }
+
  private:
   template <typename Change>
   static PENSTOCK_DEVICE uint4 ForEachWord(const uint4& words, const Change& change) {
@@ -353,65 +406,13 @@ class QuantisedGroup {
   float scales_[4], zeros_[4];
 };
 
-// Returns the offset of the groups of int8 rows, which follow their codes.
-PENSTOCK_DEVICE int64_t CodesBytes(int64_t inner_dim) { return (inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group; }
-PENSTOCK_DEVICE const kernels::Int8RowGroup& RowGroupAt(const std::byte* row, int64_t codes_bytes, int64_t input) {
-  return reinterpret_cast<const kernels::Int8RowGroup*>(row + codes_bytes)[input / kInt8Group];
-}
-
-// Returns row `row` of the tiles, or the last existing row, whose products are not used.
-PENSTOCK_DEVICE const std::byte* RowOfTiles(const ProductRows& rows, int row) {
-  const int64_t place = rows.first_row + row;
-  return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
-}
-
-// Multiplies a group of quantised weights by int8 rows: the matrix units sum its codes exactly in integers. Calls
-// put(tile, product m, value i, factors) for each of a lane's outputs (ForEachOfTiles).
-template <WeightFormat kFormat, int kTiles, typename Put>
-PENSTOCK_DEVICE void MultiplyGroup(QuantisedGroup<kFormat> group, int64_t begin, int64_t codes_bytes,
-                                   const ProductRows& rows, const Put& put) {
-  using Group = QuantisedGroup<kFormat>;
-  const int t = Lane() % 4;
-  typename Group::Codes codes[Group::kSteps];
-#pragma unroll
-  for (int step = 0; step < Group::kSteps; ++step) codes[step] = group.Load(step);
-  int32_t dots[kTiles][2][4] = {};
-#pragma unroll
-  for (int step = 0; step < Group::kSteps; ++step) {
-    uint4 lower, upper;
-    Group::Unpack(codes[step], lower, upper);
-    uint32_t first[4], second[4];
-    OperandsOf(lower, upper, first, second);
-    const int64_t quad = begin / 4 + 8 * step + (Group::kHasNeighbours ? 2 * t : t);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const std::byte* const x = RowOfTiles(rows, 8 * tile + Lane() / 4);
-      const uint32_t b[2] = {WordAt(x + 4 * quad), WordAt(x + 4 * (quad + (Group::kHasNeighbours ? 1 : 4)))};
-      MultiplyCodes(dots[tile][0], first, b);
-      MultiplyCodes(dots[tile][1], second, b);
-    }
-  }
-  group.LoadScales();
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const kernels::Int8RowGroup& row = RowGroupAt(RowOfTiles(rows, 8 * tile + 2 * t + odd), codes_bytes, begin);
-#pragma unroll
-      for (int col = 0; col < 4; ++col) {
-        const int m = col / 2, i = 2 * (col % 2) + odd;
-        put(tile, m, i, group.FactorsOf(col, dots[tile][m][i], row));
-      }
-    }
-  }
-}
-
-// Int8 rows, quantised weights. One float accumulator of each output runs over the groups, in their order.
+// Int8 rows and weights of codes, whose groups of inputs are `Group`s. One float accumulator of each output runs over
+// the groups, in their order.
 //
 // kSplits > 1: a panel's groups are shared by that many warps, kNumColumns panels by a block. So a product of few tiles
 // still has enough loads under way to keep the memory busy. The first warp of a panel adds the factors that the others
 // leave in shared memory. The order of the sums, and so the bits, stay the same.
-template <WeightFormat kFormat, int kTiles, int kNumColumns = kPanelsAtOnce, int kSplits = 1>
+template <class Group, int kTiles, int kNumColumns = kPanelsAtOnce, int kSplits = 1>
 class QuantisedProduct {
  public:
   static constexpr int kRows = 8 * kTiles;
@@ -427,14 +428,13 @@ class QuantisedProduct {
         for (int i = 0; i < 4; ++i) sums_[tile][m][i] = 0;
       }
     }
-    const int64_t codes_bytes = CodesBytes(inner_dim);
     const auto add = [&](int tile, int m, int i, const float2& factors) {
       sums_[tile][m][i] = __fmaf_rn(factors.x, factors.y, sums_[tile][m][i]);
     };
     if constexpr (kSplits == 1) {
       if (panel == nullptr) return;
       for (int64_t begin = 0; begin < inner_dim; begin += Group::kInputs) {
-        MultiplyGroup<kFormat, kTiles>(Group(panel, begin), begin, codes_bytes, rows, add);
+        Group(panel, begin).template Multiply<kTiles>(begin, inner_dim, rows, add);
       }
       return;
     }
@@ -444,13 +444,13 @@ class QuantisedProduct {
       const int64_t own = begin + split * Group::kInputs;
       const bool has_group = panel != nullptr && own < inner_dim;
       if (has_group && split == 0) {
-        MultiplyGroup<kFormat, kTiles>(Group(panel, own), own, codes_bytes, rows, add);
+        Group(panel, own).template Multiply<kTiles>(own, inner_dim, rows, add);
       } else if (has_group) {
         float2* const factors = FactorsIn(shared, buffer, split);
-        MultiplyGroup<kFormat, kTiles>(Group(panel, own), own, codes_bytes, rows,
-                                       [&](int tile, int m, int i, const float2& value) {
-                                         factors[((tile * 2 + m) * 4 + i) * kWarpThreads + Lane()] = value;
-                                       });
+        const auto keep = [&](int tile, int m, int i, const float2& value) {
+          factors[((tile * 2 + m) * 4 + i) * kWarpThreads + Lane()] = value;
+        };
+        Group(panel, own).template Multiply<kTiles>(own, inner_dim, rows, keep);
       }
       __syncthreads();
       if (split > 0 || panel == nullptr) continue;
@@ -474,8 +474,6 @@ class QuantisedProduct {
   }
 
  private:
-  using Group = QuantisedGroup<kFormat>;
-
   static PENSTOCK_DEVICE float2* FactorsIn(std::byte* shared, int buffer, int split) {
     constexpr int kSize = 8 * kTiles * kWarpThreads;
     const int place = (buffer * (kSplits - 1) + split - 1) * kColumns + Warp() % kColumns;

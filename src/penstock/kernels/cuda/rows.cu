@@ -65,7 +65,8 @@ PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
 
 PENSTOCK_KERNEL(kRowThreads) PrepareKernel(const PrepareLaunch args) {
   const int64_t row_idx = blockIdx.x;
-  PrepareRow(args.format, args.x + row_idx * args.dim, args.dim, args.prepared + row_idx * args.prepared_stride_bytes);
+  PrepareRow(args.format, args.x + row_idx * args.x_stride, args.dim,
+             args.prepared + row_idx * args.prepared_stride_bytes);
 }
 
 // A row of q, k or v, which a block handles: each warp normalises `norm_dim` inputs at a time.
@@ -92,14 +93,20 @@ PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
   }
 }
 
-// Rotates as described at RopeArgs (kernels/kernel_table.h).
-PENSTOCK_DEVICE void Rotate(const QkvLaunch& args, float* x, int64_t num_heads, const float* cos, const float* sin) {
-  const int64_t half = args.rotary_dim / 2;
+// The rotation of a row's heads: RopeArgs (kernels/kernel_table.h).
+struct Rotation {
+  int64_t rotary_dim;
+  const float* cos;
+  const float* sin;
+  bool is_interleaved;
+};
+PENSTOCK_DEVICE void Rotate(const Rotation& by, float* x, int64_t num_heads, int64_t head_stride) {
+  const int64_t half = by.rotary_dim / 2;
   for (int64_t i = threadIdx.x; i < num_heads * half; i += kRowThreads) {
-    float* const head = x + i / half * args.head_dim;
-    float* const first = head + (args.is_interleaved ? 2 : 1) * (i % half);
-    float* const second = first + (args.is_interleaved ? 1 : half);
-    const float a = *first, b = *second, c = cos[i % half], s = sin[i % half];
+    float* const head = x + i / half * head_stride;
+    float* const first = head + (by.is_interleaved ? 2 : 1) * (i % half);
+    float* const second = first + (by.is_interleaved ? 1 : half);
+    const float a = *first, b = *second, c = by.cos[i % half], s = by.sin[i % half];
     *first = a * c - b * s;
     *second = b * c + a * s;
   }
@@ -122,13 +129,31 @@ PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
     Clip(args.clip, args.v + row_idx * kv_dim, kv_dim);
     __syncthreads();
   }
-  const float* const cos = args.cos + row_idx * args.angles_stride;
-  const float* const sin = args.sin + row_idx * args.angles_stride;
-  Rotate(args, q.x, args.num_heads, cos, sin);
-  Rotate(args, k.x, args.num_kv_heads, cos, sin);
+  const int64_t first_angle = row_idx * args.angles_stride;
+  const Rotation by = {args.rotary_dim, args.cos + first_angle, args.sin + first_angle, args.is_interleaved};
+  Rotate(by, q.x, args.num_heads, args.head_dim);
+  Rotate(by, k.x, args.num_kv_heads, args.head_dim);
   if (!args.norms_after_rope) return;
   __syncthreads();
   norm();
+}
+
+PENSTOCK_KERNEL(kRowThreads) FinishMlaKernel(const MlaLaunch args) {
+  const int64_t row_idx = blockIdx.x;
+  const int64_t head_dim = args.kv_lora_rank + args.rope_dim, given_dim = args.nope_dim + args.rope_dim;
+  float* const q = args.q + row_idx * args.num_heads * head_dim + args.kv_lora_rank;
+  float* const k = args.k + row_idx * head_dim;
+  const float* const given = args.q_heads + row_idx * args.num_heads * given_dim + args.nope_dim;
+  for (int64_t i = threadIdx.x; i < args.num_heads * args.rope_dim; i += kRowThreads) {
+    const int64_t head = i / args.rope_dim, d = i % args.rope_dim;
+    q[head * head_dim + d] = given[head * given_dim + d];
+  }
+  NormHeads({k, args.kv_lora_rank, args.k_norm, args.kv_lora_rank}, args.eps);
+  __syncthreads();
+  const int64_t first_angle = row_idx * args.angles_stride;
+  const Rotation by = {args.rope_dim, args.cos + first_angle, args.sin + first_angle, args.is_interleaved};
+  Rotate(by, q, args.num_heads, head_dim);
+  Rotate(by, k + args.kv_lora_rank, 1, head_dim);
 }
 
 PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
@@ -215,6 +240,9 @@ void PrepareRows(const PrepareLaunch& launch, Stream stream) {
 }
 void FinishQkv(const QkvLaunch& launch, Stream stream) {
   Launch(FinishQkvKernel, RowsShape(launch.num_rows), stream, launch);
+}
+void FinishMla(const MlaLaunch& launch, Stream stream) {
+  Launch(FinishMlaKernel, RowsShape(launch.num_rows), stream, launch);
 }
 void Combine(const kernels::CombineArgs& args, Stream stream) {
   Launch(CombineKernel, RowsShape(args.num_rows), stream, args);

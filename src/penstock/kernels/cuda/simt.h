@@ -27,6 +27,7 @@ struct LaunchShape {
 
 #define PENSTOCK_KERNEL(max_threads) __global__ void __launch_bounds__(max_threads)
 #define PENSTOCK_DEVICE __device__ __forceinline__
+#define PENSTOCK_HOST_DEVICE __host__ __device__ __forceinline__
 #endif
 
 namespace penstock::cuda {
@@ -61,6 +62,12 @@ PENSTOCK_DEVICE uint4 LoadOnce(const void* source) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(source));
   return value;
+}
+
+// Returns four of the eight bytes of `low` and `high`: those whose numbers (0 to 7) are the four low nibbles of
+// `numbers`.
+PENSTOCK_DEVICE uint32_t PickBytes(uint32_t low, uint32_t high, uint32_t numbers) {
+  return __byte_perm(low, high, numbers);
 }
 
 // Computes d += a . b^T exactly: a [16, 32] of u8, b [8, 32] of s8, d [16, 8]. With g = lane / 4 and t = lane % 4, a

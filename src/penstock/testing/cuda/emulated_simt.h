@@ -15,6 +15,7 @@
 
 #define PENSTOCK_KERNEL(max_threads) void
 #define PENSTOCK_DEVICE inline
+#define PENSTOCK_HOST_DEVICE inline
 #define __restrict__ __restrict
 
 namespace penstock::cuda::emulated {
@@ -117,6 +118,13 @@ inline uint4 LoadOnce(const void* source) {
   uint4 value;
   std::memcpy(&value, source, sizeof(value));
   return value;
+}
+
+inline uint32_t PickBytes(uint32_t low, uint32_t high, uint32_t numbers) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t picked = 0;
+  for (int i = 0; i < 4; ++i) picked |= static_cast<uint32_t>(bytes >> 8 * (numbers >> 4 * i & 7) & 0xFF) << 8 * i;
+  return picked;
 }
 
 inline void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
