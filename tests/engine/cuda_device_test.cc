@@ -215,7 +215,7 @@ TEST(CudaDevice, ItsKernelsAreMeasured) {
                                       WeightFormat::kInt8, ComputeDtype::kF32, ActivationFormat::kInt8, slots)
                               .value();
   EXPECT_EQ(rates.arithmetic, Arithmetic::kInt8);
-  EXPECT_EQ(rates.points.size(), 9u);
+  EXPECT_EQ(rates.points.size(), 12u);
   EXPECT_GT(rates.Seconds(1e6, 1e6), 0);
 }
 #endif

@@ -47,11 +47,39 @@ TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
   Hardware hardware = Described();
   hardware.processors[0].gemm = {
       {.num_threads = 2, .weights = "f32", .arithmetic = Arithmetic::kF32, .points = {{2, 2e-10}, {100, 1e-9}}}};
-  hardware.processors[0].attention = {{.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11}};
+  hardware.processors[0].attention = {
+      {.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11, .call_s = 1e-4}};
   const LaneRates rates = LaneRatesOf(hardware, PlanOf(4), 2).value();
   const GemmRates& gemm = hardware.processors[0].gemm[0];
-  EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), gemm.Seconds(4e9, 1e8));
-  EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 0.05 + gemm.Seconds(2e9, 1e8));
+  EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), 1e-4 + gemm.Seconds(4e9, 1e8));
+  EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 1e-4 + 0.05 + gemm.Seconds(2e9, 1e8));
+}
+
+// A GPU that was measured has kernels for rows of codes. One that is only described computes weights of fewer bits at
+// its bf16 rate.
+TEST(HardwareRates, AGpuThatWasMeasuredComputesAtTheRatesOfItsKernels) {
+  Hardware hardware = Described();
+  hardware.processors.push_back({.name = "gpu",
+                                 .tier = "device",
+                                 .num_cpus = 1,
+                                 .peaks = {{Arithmetic::kBf16, "mma", {{1, 8e12}}}},
+                                 .gemm = {{.num_threads = 1,
+                                           .weights = "int8",
+                                           .arithmetic = Arithmetic::kInt8,
+                                           .points = {{2, 2e-12}, {100, 1e-11}}}},
+                                 .attention = {{1, "f32", 4e11, 1e13, 0}}});
+  hardware.tiers.push_back({"device", 1ull << 34, {{1, 1e12}}});
+  hardware.links.push_back({"dram_to_device", 1e10, 0, {}});
+  hardware.links.push_back({"device_to_dram", 1e10, 0, {}});
+  EnginePlan plan = PlanOf(4);
+  plan.policy.device = DeviceSpec{.kind = DeviceKind::kDescribed, .name = "gpu"};
+  plan.model_formats.ffn = WeightFormat::kInt8;
+  plan.formats.rows.ffn = kernels::RowFormat::kInt8;
+  hardware.processors[0].peaks.push_back({Arithmetic::kInt8, "dot", {{2, 4e11}}});
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->device_compute(kExperts),
+                   hardware.processors[1].gemm[0].Seconds(4e9, 1e8));
+  hardware.processors[1].gemm.clear();
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->device_compute(kExperts), 4e9 / 8e12);
 }
 
 TEST(HardwareRates, TransfersTakeTheirLinksTime) {

@@ -62,7 +62,8 @@ json::object ProcessorJson(const Processor& processor) {
     attention.push_back(json::object{{"threads", rates.num_threads},
                                      {"kv", rates.kv},
                                      {"bytes_per_second", rates.bytes_per_s},
-                                     {"ops_per_second", rates.ops_per_s}});
+                                     {"ops_per_second", rates.ops_per_s},
+                                     {"call_seconds", rates.call_s}});
   }
   for (const Feature& feature : kFeatures) features[feature.name] = processor.features.*feature.value;
   for (const ComputePeak& peak : processor.peaks) peaks[ArithmeticName(peak.arithmetic)] = PeakJson(peak);
@@ -147,8 +148,8 @@ class HardwareReader {
     for (const json::value& item : Array(object, "gemm")) processor.gemm.push_back(ReadGemm(item));
     for (const json::value& item : Array(object, "attention")) {
       const json::object& rates = Object(item, "attention");
-      processor.attention.push_back(
-          {Count(rates, "threads"), Text(rates, "kv"), Rate(rates, "bytes_per_second"), Rate(rates, "ops_per_second")});
+      processor.attention.push_back({Count(rates, "threads"), Text(rates, "kv"), Rate(rates, "bytes_per_second"),
+                                     Rate(rates, "ops_per_second"), NumberOr(rates, "call_seconds", 0, 0, 3600)});
     }
     return processor;
   }

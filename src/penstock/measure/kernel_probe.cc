@@ -16,13 +16,15 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kMaxRows = 256;      // maximum rows of an expert
+constexpr int64_t kHostRows = 256;     // maximum rows of an expert; more of them are computed at the same rate
+constexpr int64_t kDeviceRows = 2048;  // prompts come in longer parts, and large tiles need many rows
 constexpr int64_t kExpertsAtOnce = 4;  // enough to keep all threads busy to the end
 constexpr int64_t kMaxExpertsProbed = 256;
 constexpr int64_t kContext = 256;  // positions of each sequence that attention reads
 constexpr int64_t kMaxSequences = 64;
 constexpr int64_t kMaxPrompts = 8;
 constexpr int64_t kMaxProbedLayers = 4;
+constexpr int kCalls = 32;  // one after another, as tasks of a pass are given to a device
 
 // Returns the median seconds of at least three runs of `body`, which together take about as long as the probe may. The
 // first run touches things for the first time. It counts only if it alone takes ten times that long.
@@ -64,6 +66,7 @@ MeasuredProcessor MeasureHost(ThreadPool& pool) {
   return {.memory = HostMemory(),
           .num_workers = pool.num_workers(),
           .num_threads = pool.num_workers(),
+          .max_rows = kHostRows,
           .make_operations =
               [&pool](const Device::OperationsArgs& args) {
                 return std::make_unique<HostOperations>(
@@ -76,6 +79,7 @@ MeasuredProcessor MeasureDevice(Device& device) {
   return {.memory = device.memory(),
           .num_workers = device.num_workers(),
           .num_threads = 1,
+          .max_rows = kDeviceRows,
           .make_operations = [&device](const Device::OperationsArgs& args) { return device.MakeOperations(args); },
           .wait = [&device] { return device.Wait(); }};
 }
@@ -84,6 +88,7 @@ MeasuredProcessor MeasureDevice(Device& device) {
 absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
                                       ActivationFormat activation_format, Arena& slots) {
   Memory& memory = probe.processor.memory;
+  const int64_t max_rows = probe.processor.max_rows;
   ModelConfig config = FewerLayers(probe.config, 1);
   config.encoder = {};
   config.layer_has_experts = {true};
@@ -106,7 +111,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   }
   const RowFormats formats = RowFormatsOf(described, dtype, activation_format);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
-                                                                         {.max_rows = kMaxRows,
+                                                                         {.max_rows = max_rows,
                                                                           .max_logit_rows = 1,
                                                                           .context_length = 1,
                                                                           .num_workers = probe.processor.num_workers}));
@@ -123,9 +128,9 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
                   .weights = std::string(TraitsOf(weights).name),
                   .arithmetic = RowArithmetic(formats.ffn)};
   int64_t next = 0;
-  for (int64_t num_rows = 1; num_rows <= kMaxRows; num_rows *= 2) {
+  for (int64_t num_rows = 1; num_rows <= max_rows; num_rows *= 2) {
     const int64_t num_experts =
-        std::min(config.num_experts, std::clamp<int64_t>(kMaxRows / num_rows, 1, kExpertsAtOnce));
+        std::min(config.num_experts, std::clamp<int64_t>(max_rows / num_rows, 1, kExpertsAtOnce));
     std::vector<int32_t> choices;
     for (int64_t row = 0; row < num_experts * num_rows; ++row) choices.push_back(static_cast<int32_t>(row / num_rows));
     PENSTOCK_RETURN_IF_ERROR(
@@ -194,21 +199,27 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
                                                              .weights = no_dense,
                                                              .activations = activations}));
   int64_t layer_idx = 0;
-  const auto attend = [&](const RowBatch& batch) {
+  const auto attend = [&](const RowBatch& batch, int num_calls) {
     return MedianSeconds(probe, [&] {
-      operations->Attend(batch, {0, batch.num_rows()}, layer_idx, {cache.layer(layer_idx), batch.kv_pages});
-      layer_idx = (layer_idx + 1) % config.num_layers;
+      for (int call = 0; call < num_calls; ++call) {
+        operations->Attend(batch, {0, batch.num_rows()}, layer_idx, {cache.layer(layer_idx), batch.kv_pages});
+        layer_idx = (layer_idx + 1) % config.num_layers;
+      }
     });
   };
   const ModelCost cost(config, {.kv = kv});
   const OperationCost decoded = cost.AttentionCore({.read_tokens = num_sequences * kContext});
   const OperationCost prefilled = cost.AttentionCore({.seen_tokens = seen_tokens});
-  PENSTOCK_ASSIGN_OR_RETURN(const double decode_s, attend(decoding));
-  PENSTOCK_ASSIGN_OR_RETURN(const double prefill_s, attend(prompts));
+  RowBatch shortest;
+  shortest.AddRow(0, 0, pages[0], 0, {});
+  PENSTOCK_ASSIGN_OR_RETURN(const double decode_s, attend(decoding, 1));
+  PENSTOCK_ASSIGN_OR_RETURN(const double prefill_s, attend(prompts, 1));
+  PENSTOCK_ASSIGN_OR_RETURN(const double calls_s, attend(shortest, kCalls));
   return AttentionRates{.num_threads = probe.processor.num_threads,
                         .kv = std::string(KvFormatName(kv)),
                         .bytes_per_s = static_cast<double>(decoded.kv_bytes) / decode_s,
-                        .ops_per_s = prefilled.kv_flops / prefill_s};
+                        .ops_per_s = prefilled.kv_flops / prefill_s,
+                        .call_s = calls_s / kCalls};
 }
 
 }  // namespace penstock

@@ -18,9 +18,10 @@ namespace penstock {
 
 // The processor to measure: the host or a device.
 struct MeasuredProcessor {
-  Memory& memory;       // the memory that it computes from
-  int num_workers = 0;  // workers for which its activations hold scratch memory
-  int num_threads = 1;  // written into the rates
+  Memory& memory;        // the memory that it computes from
+  int num_workers = 0;   // workers for which its activations hold scratch memory
+  int num_threads = 1;   // written into the rates
+  int64_t max_rows = 0;  // maximum rows of an expert that are measured
   std::function<absl::StatusOr<std::unique_ptr<Operations>>(const Device::OperationsArgs&)> make_operations;
   std::function<absl::Status()> wait;  // waits until the results are there
 };
@@ -38,8 +39,8 @@ struct KernelProbe {
   double seconds = 0.1;    // for each number of rows, or phase of attention
 };
 
-// Returns the rates for 1 to 256 rows per expert, after about a second. `slots` holds the experts. It may be empty at
-// first, and the next call uses it again. kResources when there is no memory for it.
+// Returns the rates for 1 to MeasuredProcessor::max_rows rows per expert, after about a second. `slots` holds the
+// experts. It may be empty at first, and the next call uses it again. kResources when there is no memory for it.
 absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
                                       ActivationFormat activation_format, Arena& slots);
 

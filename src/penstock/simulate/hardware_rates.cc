@@ -18,7 +18,8 @@ constexpr double kPackingReads = 5;
 SimulatedRuntime::Duration MeasuredTime(const GemmRates& gemm, const AttentionRates& attention) {
   return [gemm, attention](const TaskCost& cost) {
     const double packing_s = kPackingReads * gemm.Seconds(0, static_cast<double>(cost.packed_bytes));
-    return std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
+    return attention.call_s +
+           std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
            gemm.Seconds(cost.flops - cost.kv_flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes)) + packing_s;
   };
 }
@@ -28,11 +29,12 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   const Processor* processor = hardware.FindProcessor(name);
   const ModelFormats& formats = plan.model_formats;
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
-  const Arithmetic arithmetic =
-      FfnArithmetic(plan.formats, formats, name == "gpu" && plan.policy.device->kind == DeviceKind::kDescribed);
-  const GemmRates* gemm = processor->FindGemm(TraitsOf(formats.ffn).name, arithmetic, num_threads);
+  const GemmRates* gemm =
+      processor->FindGemm(TraitsOf(formats.ffn).name, RowArithmetic(plan.formats.rows.ffn), num_threads);
   const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
   if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention);
+  const Arithmetic arithmetic =
+      FfnArithmetic(plan.formats, formats, name == "gpu" && plan.policy.device->kind == DeviceKind::kDescribed);
   const MemoryTier* tier = hardware.FindTier(processor->tier);
   const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
   const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;

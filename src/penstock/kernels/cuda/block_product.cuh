@@ -18,8 +18,8 @@ class BlockGroup {
   PENSTOCK_DEVICE BlockGroup(const std::byte* panel, int64_t begin)
       : block_(panel + begin / kElements * kBytes), second_(static_cast<int>(begin % kElements / kInputs)) {}
 
-  // Multiplies as MultiplyGroup() of panel_product.cuh says. The factors are the sum over the groups that have scales of
-  // their own, and the scale of the row.
+  // Multiplies as MultiplyGroup() of panel_product.cuh says. The factors are the sum over the groups that have scales
+  // of their own, and the scale of the row.
   template <int kTiles, typename Put>
   PENSTOCK_DEVICE void Multiply(int64_t begin, int64_t inner_dim, const ProductRows& rows, const Put& put) const {
     const int t = Lane() % 4;
@@ -28,9 +28,11 @@ class BlockGroup {
     float parts[kTiles][2][4] = {};
 #pragma unroll
     for (int group = 0; group < 4; ++group) {
-      if (group >= num_groups) break;
+      // Behind the last group, repeats its loads and drops the products: a branch would keep loads from being issued
+      // early.
+      const bool is_used = group < num_groups;
       const int64_t input = begin + 32 * group;
-      const std::byte* const block = kElements == 32 ? block_ + group * kBytes : block_;
+      const std::byte* const block = kElements == 32 ? block_ + (is_used ? group : num_groups - 1) * kBytes : block_;
       uint32_t lower[4], upper[4];
       Codes::Quad(block, second_, group, 0, t, lower);
       Codes::Quad(block, second_, group, 1, t, upper);
@@ -55,8 +57,9 @@ class BlockGroup {
             for (int col = 0; col < 4; ++col) {
               const int m = col / 2, i = 2 * (col % 2) + odd;
               float& part = parts[tile][m][i];
-              part = __fmaf_rn(__int2float_rn(dots[m][i] - Codes::kOffset * sum), scales.scale[col], part);
-              if constexpr (Codes::kHasMin) part = __fmaf_rn(__int2float_rn(sum), scales.min[col], part);
+              float next = __fmaf_rn(__int2float_rn(dots[m][i] - Codes::kOffset * sum), scales.scale[col], part);
+              if constexpr (Codes::kHasMin) next = __fmaf_rn(__int2float_rn(sum), scales.min[col], next);
+              part = is_used ? next : part;
             }
           }
         }
