@@ -24,10 +24,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
 MIXTRAL, MIXTRAL_LARGE = CONFIGS / "mixtral-8x7b.json", CONFIGS / "mixtral-8x22b.json"
 HERE = pathlib.Path(__file__).parent
-DBRX = HERE / "dbrx-as-mixtral.json"  # DBRX's shapes as a Mixtral, to measure time only
-# The same for these two: additional attention heads stand for the parameters of shared experts and of MLA, which all
-# tokens use.
-QWEN2, DEEPSEEK_LITE = HERE / "qwen2-57b-as-mixtral.json", HERE / "deepseek-v2-lite-as-mixtral.json"
+DBRX, QWEN2, DEEPSEEK_LITE = (HERE / f"{name}.json" for name in ("dbrx", "qwen2-57b", "deepseek-v2-lite"))
+# The statistics of all routing, as the demo model's on text (docs/decisions/routing.md).
+ROUTING = ("--routing-skew", 0.8, "--routing-repeat", 0.12, "--routing-follow", 0.4)
 
 # One calibration for each machine: the rates that its links and processors reach in place of the data sheets', and
 # their source.
@@ -112,21 +111,15 @@ HYBRIMOE_POLICIES = {"fixed": FIXED, "hybrid": {"schedule": "hybrid", "predictor
 SCALING = [("Mixtral 8x22B", MIXTRAL_LARGE, "prompt=418", (32, 64, 128, 256), "2.77 to 3.38"),
            ("DBRX", DBRX, "prompt=77,max-prompt=418", (32, 64, 128, 256), "2.1 to 2.8")]
 
-# The statistics of the routing: those of Mixtral, where 28 % of first choices are the last token's (12.5 % by chance),
-# and of our demo model's gates.
-HYBRIMOE_ROUTING = ("--routing-repeat", 0.2, "--gate-accuracy", 0.8)
+# The accuracy of the demo model's gates on a text like those that it was trained on.
+GATES = ("--gate-accuracy", 0.8)
 HYBRIMOE_TEXT = """\
 HybriMoE's authors compare with kTransformers' fixed mapping. They report 1.33 times its speed in prefill and
 1.70 in decode, for three models and cache ratios together.
 
 Here the machine is an A6000 with a Xeon of its time, by their data sheets. Weights have 4 bits. There is one
 sequence, with a prompt of 128 tokens or 128 steps of decoding. "Fixed" puts whole layers on the GPU and moves
-nothing. DeepSeek-V2-Lite and Qwen2-57B are described as Mixtral with as many, as large experts. Attention
-heads stand for the parameters of shared experts and MLA.
-
-The routing is drawn at random. A fifth of a token's choices are its sequence's last ones. (28 % of Mixtral's
-first choices are, 12.5 % by chance: "Mixtral of Experts", section 5.) Gates name 80 % of the next layer's
-choices. "Nothing ahead" asks no gate.
+nothing. Gates name 80 % of the next layer's choices. "Nothing ahead" asks no gate.
 """
 
 INTRODUCTION = """# The papers' tables, simulated
@@ -155,6 +148,10 @@ Weights and KV cache have 16 bits. Prompts are padded to the longest, as in the 
 rivals'. A step has at most 8192 rows of prompts; the papers' policies do not say how many. Ratios that are
 off by more than 35 % are marked with **(!)**. Figures by which a machine or an overhead was chosen are
 marked with (c).
+
+**Routing** is drawn at random with the structure of our demo model's. A layer's r-th expert is as likely as
+1 / r^0.8. Of a token's choices 12 % repeat those of its sequence's last token, and 40 % follow from those in
+the layer before ([decisions/routing.md](decisions/routing.md)).
 """
 SUMMARY_TEXT = """\
 Absolute figures and ratios for which the paper has a number. Figures marked with (c) are no predictions.
@@ -212,7 +209,7 @@ class Simulations:
         return self.penstock.json("simulate", "--config", config, "--weights", weights, "--kv-dtype", "bf16",
                                   "--hardware", hardware, "--schedule", schedule, "--batch-size", batch,
                                   "--micro-batch-size", micro_batch, "--prefill-chunk", 8192, "--policy", policy,
-                                  "--workload", f"{workload},requests={batch}")["schedules"][0]
+                                  "--workload", f"{workload},requests={batch}", *ROUTING)["schedules"][0]
 
     def plan(self, config, hardware, workload):
         # The disk is too slow to be of use, as in the paper: all weights are in memory.
@@ -330,11 +327,10 @@ def hybrimoe_table(simulations):
             memory = plan["choices"][0]["device_memory"]
             num_experts = memory["expert_slots"]
             slot_bytes = memory["expert_bytes"] // num_experts
-            shape = json.loads(config.read_text())
-            room = int(share * shape["num_hidden_layers"] * shape["num_local_experts"]) * slot_bytes
+            room = int(share * plan["choices"][0]["memory"]["experts"]) * slot_bytes
             needed = memory["dense_bytes"] + memory["kv_bytes"] + memory["activation_bytes"] + room
             return simulations.penstock.json("simulate", *flags(workload, policy, f"{needed}B"), "--schedule", "hybrid",
-                                             *HYBRIMOE_ROUTING)["schedules"][0]
+                                             *ROUTING, *GATES)["schedules"][0]
         return {"prefill": 1 / simulate("prompt=128,gen=1")["seconds"]["prefill"],
                 "decode": 1 / simulate("prompt=16,gen=128")["seconds"]["decode"]}
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <deque>
+#include <numeric>
 
 #include <gmock/gmock.h>
 
@@ -22,7 +24,7 @@ struct RanksScenario {
   int64_t expert_groups = 0;
   ScheduleKind schedule = ScheduleKind::kOnDemand;
   int64_t num_experts = 32;
-  double skew = 1;
+  double skew = 1;  // each expert is so many times as likely as the next one
   bool by_heads = false;
   bool cuts_experts = false;
   bool is_balanced = false;  // experts are placed by what other rows chose
@@ -38,10 +40,23 @@ struct RanksOutcome {
   uint64_t sent_bytes = 0;  // by rank 0
 };
 
+RoutingSpec RoutingOf(const RanksScenario& scenario, int64_t first_row) {
+  std::vector<int64_t> counts;
+  for (int64_t i = 0; i < scenario.num_experts; ++i) {
+    counts.push_back(static_cast<int64_t>(1e15 * std::pow(scenario.skew, -static_cast<double>(i))));
+  }
+  return {.seed = 1, .first_row = first_row, .counts = ChoiceCounts(kRankLayers, counts)};
+}
+std::vector<int64_t> RankLayers() {
+  std::vector<int64_t> layers(kRankLayers);
+  std::iota(layers.begin(), layers.end(), 0);
+  return layers;
+}
+
 ExpertPlacement PlacementOf(const RanksScenario& scenario, const ModelConfig& config) {
   if (!scenario.is_balanced) return ExpertPlacement::Contiguous(config, scenario.num_ranks);
   constexpr int64_t kCountedRows = 1000;
-  GeneratedRouting counted(scenario.num_experts, kRankTopk, {.skew = scenario.skew, .seed = 1, .first_row = 1 << 24});
+  GeneratedRouting counted(scenario.num_experts, kRankTopk, RoutingOf(scenario, 1 << 24), RankLayers());
   ChoiceCounts counts(kRankLayers, std::vector<int64_t>(scenario.num_experts));
   for (int64_t layer_idx = 0; layer_idx < kRankLayers; ++layer_idx) {
     for (const int32_t expert_idx : counted.Choices(layer_idx, 0, kCountedRows)) ++counts[layer_idx][expert_idx];
@@ -94,8 +109,7 @@ RanksOutcome SimulateAll(const RanksScenario& scenario) {
     ranks->ResetUsage();
     std::vector<RankPass> passes;
     for (int rank = 0; rank < scenario.num_ranks; ++rank) {
-      routings.emplace_back(scenario.num_experts, kRankTopk,
-                            RoutingSpec{.skew = scenario.skew, .seed = 1, .first_row = rank * 100'000});
+      routings.emplace_back(scenario.num_experts, kRankTopk, RoutingOf(scenario, rank * 100'000), RankLayers());
       passes.push_back({batch, {{0, scenario.num_rows}}, routings.back()});
     }
     outcome.seconds = ranks->Run(std::move(passes));

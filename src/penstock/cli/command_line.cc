@@ -346,14 +346,19 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
           "disk=1GB..14GB and link=4GB..64GB (a second), batch-size=1..256")
       .TypeName("SPEC");
   AddFlag(*command, "--plot", flags->plot_path, "with --sweep: draw the curves, as SVG").TypeName("FILE");
-  AddFlag(*command, "--routing-skew", flags->routing.skew, "each expert is this many times as likely as the next one")
-      .NumberFrom(1, 100)
+  AddFlag(*command, "--routing-skew", flags->routing.skew,
+          "a layer's r-th expert, in an order of its own, is as likely as 1 / r^Z (Zipf); 0: all alike")
+      .NumberFrom(0, 10)
       .ShowDefault();
   AddFlag(*command, "--routing-trace", flags->routing_trace,
           "instead: experts are as likely as they were chosen in this trace of --record-routing")
       .TypeName("FILE");
   AddFlag(*command, "--routing-repeat", flags->routing.repeat,
           "probability that a token chooses an expert of the sequence's last token again")
+      .NumberFrom(0, 0.99)
+      .ShowDefault();
+  AddFlag(*command, "--routing-follow", flags->routing.follow,
+          "probability that a token's choice has the place of its choice in the layer before, in that order")
       .NumberFrom(0, 0.99)
       .ShowDefault();
   AddFlag(*command, "--gate-accuracy", flags->routing.gate_accuracy,

@@ -128,7 +128,11 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(described.options,
                             OptionsFor(std::move(described.options), described.hardware, described.workload));
   RoutingSpec routing = flags.routing;
+  if (routing.repeat + routing.follow >= 1) {
+    return UsageError("--routing-repeat and --routing-follow are probabilities: together less than 1");
+  }
   if (!flags.routing_trace.empty()) {
+    if (routing.follow > 0) return UsageError("--routing-trace has no order of experts that --routing-follow needs");
     PENSTOCK_ASSIGN_OR_RETURN(routing.counts,
                               TraceRouting::CountChoices(flags.routing_trace, described.model.config()));
   }

@@ -21,18 +21,23 @@ namespace penstock {
 class ExpertLease;
 class ExpertStore;
 
+// The size of an expert's pages. While small ones cross the link, rows of a layer wait less behind one; usual ones take
+// fewer tasks.
+enum class PageSize : uint8_t { kUsual, kSmall };
+
 class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
 
   // Returns the bytes that cross the link for an expert.
   virtual uint64_t bytes(ExpertKey key) const = 0;
-  virtual int64_t num_pages(ExpertKey key) const = 0;
+  virtual int64_t num_pages(ExpertKey key, PageSize size) const = 0;
   // Returns whether arrived experts must be verified and packed before use.
   virtual bool needs_finish() const = 0;
 
-  // Prepares the transfer of an expert. Returns false when the tier below has no room for the expert now.
-  virtual bool Begin(ExpertKey key) = 0;
+  // Prepares the transfer of an expert in pages of this size. Returns false when the tier below has no room for the
+  // expert now.
+  virtual bool Begin(ExpertKey key, PageSize size) = 0;
   // Issues the next page of an expert for which Begin() was called. The page is written to `slot` (nullptr in a
   // simulation) after the events of `slot_free`. The event of the last page is the arrival of the expert.
   virtual Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) = 0;
@@ -59,9 +64,9 @@ class DiskSource : public ExpertSource {
       : layouts_(&layouts), runtime_(&runtime), disk_lane_(disk_lane) {}
 
   uint64_t bytes(ExpertKey key) const override { return layouts_->read_bytes(key); }
-  int64_t num_pages(ExpertKey) const override { return 1; }
+  int64_t num_pages(ExpertKey, PageSize) const override { return 1; }
   bool needs_finish() const override { return true; }
-  bool Begin(ExpertKey) override { return true; }
+  bool Begin(ExpertKey, PageSize) override { return true; }
   Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) override;
 
  private:
@@ -95,9 +100,9 @@ class DramSource : public ExpertSource {
   ~DramSource() override;
 
   uint64_t bytes(ExpertKey key) const override { return args_.layouts.finished_extent(key).size_bytes; }
-  int64_t num_pages(ExpertKey key) const override;
+  int64_t num_pages(ExpertKey key, PageSize size) const override;
   bool needs_finish() const override { return false; }
-  bool Begin(ExpertKey key) override;
+  bool Begin(ExpertKey key, PageSize size) override;
   Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) override;
   Event KnownAt(ExpertKey key, const Event&) const override { return finishing_[key].done; }
   void Cancel(ExpertKey key) override;
@@ -110,6 +115,7 @@ class DramSource : public ExpertSource {
   // An expert under way. Its lease holds it in DRAM until its last page has been copied.
   struct Transfer {
     ExpertKey key = kNoExpert;
+    uint64_t page_bytes = 0;
     int64_t next_page = 0;
     std::unique_ptr<ExpertLease> lease;
     Event ready;      // the expert is finished
@@ -121,9 +127,10 @@ class DramSource : public ExpertSource {
   };
 
   explicit DramSource(const Args& args);
+  uint64_t PageBytes(PageSize size) const { return size == PageSize::kSmall ? small_page_bytes_ : page_bytes_; }
 
   Args args_;
-  uint64_t page_bytes_;
+  uint64_t page_bytes_, small_page_bytes_;
   Arena pinned_;
   std::vector<Event> buffer_free_;
   size_t next_buffer_ = 0;

@@ -127,7 +127,7 @@ std::optional<Event> ExpertStore::IssuePage() {
   Slot& slot = slots_[next.slot_id];
   if (!next.begun) {
     next.streams_below = source_->streams(slot.key);
-    if (!source_->Begin(slot.key)) return std::nullopt;
+    if (!source_->Begin(slot.key, next.page_size)) return std::nullopt;
     next.begun = true;
     if (next.streams_below) FetchAhead();
   }
@@ -155,7 +155,8 @@ void ExpertStore::Abandon(ExpertLease lease) {
   if (!runtime_->Done(slot.arrived)) last_uses.push_back(slot.arrived);
   // The counters may have been reset since the transfer began.
   counters_.bytes_read -=
-      std::min(counters_.bytes_read, source_->bytes(slot.key) / static_cast<uint64_t>(source_->num_pages(slot.key)) *
+      std::min(counters_.bytes_read, source_->bytes(slot.key) /
+                                         static_cast<uint64_t>(source_->num_pages(slot.key, waiting->page_size)) *
                                          static_cast<uint64_t>(waiting->num_pages));
   num_waiting_pages_ -= waiting->num_pages;
   waiting_.erase(waiting);
@@ -167,25 +168,28 @@ void ExpertStore::Abandon(ExpertLease lease) {
 }
 
 std::optional<ExpertLease> ExpertStore::Acquire(ExpertKey key, FetchReason reason) {
-  return Lease(key, reason, /*by_pages=*/false);
+  return Lease(key, reason, /*by_pages=*/std::nullopt);
 }
 
-std::optional<ExpertLease> ExpertStore::AcquireByPages(ExpertKey key, FetchReason reason) {
-  return Lease(key, reason, /*by_pages=*/true);
+std::optional<ExpertLease> ExpertStore::AcquireByPages(ExpertKey key, FetchReason reason, PageSize size) {
+  return Lease(key, reason, size);
 }
 
-std::optional<ExpertLease> ExpertStore::Lease(ExpertKey key, FetchReason reason, bool by_pages) {
+std::optional<ExpertLease> ExpertStore::Lease(ExpertKey key, FetchReason reason, std::optional<PageSize> by_pages) {
   SlotId slot_id = slot_of_expert_[key];
   const bool present = slot_id != kNoSlot && (slots_[slot_id].num_leases > 0 || !IsBroken(slot_id));
   if (!present) {
     if (slot_id == kNoSlot) slot_id = TakeSlot(key);
-    if (slot_id == kNoSlot || (!by_pages && !source_->Begin(key))) return std::nullopt;
+    if (slot_id == kNoSlot || (!by_pages.has_value() && !source_->Begin(key, PageSize::kUsual))) return std::nullopt;
     Events slot_free = Reassign(slot_id, key, reason);
-    if (by_pages) {
-      waiting_.push_back({.slot_id = slot_id, .num_pages = source_->num_pages(key), .slot_free = std::move(slot_free)});
+    if (by_pages.has_value()) {
+      waiting_.push_back({.slot_id = slot_id,
+                          .page_size = *by_pages,
+                          .num_pages = source_->num_pages(key, *by_pages),
+                          .slot_free = std::move(slot_free)});
       num_waiting_pages_ += waiting_.back().num_pages;
     } else {
-      for (int64_t page = source_->num_pages(key); page > 0; --page) {
+      for (int64_t page = source_->num_pages(key, PageSize::kUsual); page > 0; --page) {
         slots_[slot_id].arrived = source_->FetchPage(key, SlotData(slot_id), slot_free);
       }
       slots_[slot_id].known = source_->KnownAt(key, slots_[slot_id].arrived);

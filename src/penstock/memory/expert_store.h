@@ -104,7 +104,7 @@ class ExpertStore {
   // failed is read again.
   std::optional<ExpertLease> Acquire(ExpertKey key, FetchReason reason);
   // Like Acquire(), but issues no pages of an absent expert: IssuePage() issues them, in the order of these calls.
-  std::optional<ExpertLease> AcquireByPages(ExpertKey key, FetchReason reason);
+  std::optional<ExpertLease> AcquireByPages(ExpertKey key, FetchReason reason, PageSize size = PageSize::kUsual);
   // Returns the number of pages that wait for IssuePage().
   int64_t num_waiting_pages() const { return num_waiting_pages_; }
   // Issues the next page and returns its arrival. Returns nothing when the tier below has no room for its expert now.
@@ -192,6 +192,7 @@ class ExpertStore {
   // An expert with pages that wait to be issued.
   struct Waiting {
     SlotId slot_id = kNoSlot;
+    PageSize page_size = PageSize::kUsual;
     bool begun = false;
     bool streams_below = false;  // set when the first page is issued
     int64_t num_pages = 0;
@@ -210,7 +211,7 @@ class ExpertStore {
   }
   SlotId TakeSlot(ExpertKey key) const;  // returns kNoSlot when all slots are leased or pinned
   bool IsBroken(SlotId slot_id) const;
-  std::optional<ExpertLease> Lease(ExpertKey key, FetchReason reason, bool by_pages);
+  std::optional<ExpertLease> Lease(ExpertKey key, FetchReason reason, std::optional<PageSize> by_pages);
   // Gives the slot to the expert and returns the events after which the slot may be written.
   Events Reassign(SlotId slot_id, ExpertKey key, FetchReason reason);
   void Release(SlotId slot_id, const Event& last_use);

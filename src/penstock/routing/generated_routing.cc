@@ -29,8 +29,9 @@ bool IsIn(std::span<const int32_t> experts, int32_t expert_idx) {
 GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
                                    std::vector<int64_t> moe_layers)
     : num_topk_(num_topk), spec_(spec), moe_layers_(std::move(moe_layers)) {
-  PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && spec.skew >= 1);
-  PENSTOCK_CHECK(spec.repeat >= 0 && spec.repeat < 1 && spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1);
+  PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && spec.skew >= 0);
+  PENSTOCK_CHECK(spec.repeat >= 0 && spec.follow >= 0 && spec.repeat + spec.follow < 1);
+  PENSTOCK_CHECK(spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1 && (spec.follow == 0 || spec.counts.empty()));
   PENSTOCK_CHECK(spec.counts.empty() || spec.counts.size() == moe_layers_.size());
   for (const std::vector<int64_t>& of_layer : spec.counts) {
     std::vector<double> weights;
@@ -39,7 +40,7 @@ GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const 
   }
   if (!weights_.empty()) return;
   std::vector<double> weights;
-  for (int64_t i = 0; i < num_experts; ++i) weights.push_back(std::pow(spec.skew, -static_cast<double>(i)));
+  for (int64_t i = 0; i < num_experts; ++i) weights.push_back(std::pow(static_cast<double>(i + 1), -spec.skew));
   weights_.emplace_back(std::move(weights));
 }
 
@@ -48,12 +49,23 @@ GeneratedRouting::Weights::Weights(std::vector<double> of_experts)
   std::partial_sum(weights.begin(), weights.end(), sums.begin());
 }
 
+int64_t GeneratedRouting::FirstOf(int64_t layer_idx) const {
+  if (!spec_.counts.empty()) return 0;
+  return static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % weights_.front().num_experts();
+}
+
+int64_t GeneratedRouting::LayerBefore(int64_t layer_idx) const {
+  if (moe_layers_.empty()) return layer_idx - 1;
+  const auto layer = std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx);
+  return layer == moe_layers_.begin() || layer == moe_layers_.end() ? -1 : layer[-1];
+}
+
 GeneratedRouting::Weights& GeneratedRouting::WeightsOf(int64_t layer_idx) {
   if (!spec_.counts.empty()) {
     return weights_[std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx) - moe_layers_.begin()];
   }
   Weights& weights = weights_.front();
-  weights.first = static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % weights.num_experts();
+  weights.first = FirstOf(layer_idx);
   return weights;
 }
 
@@ -106,15 +118,25 @@ void GeneratedRouting::Choose(uint64_t state, const Weights& experts, std::vecto
   }
 }
 
-// Takes each choice from the last step in which it was drawn, not repeated.
+// Takes each choice from the step and layer in which it was drawn: neither repeated nor the layer before followed.
 void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, const Weights& experts,
                                     std::vector<int32_t>& choices) const {
   const size_t begin = choices.size();
   for (int64_t k = 0; k < num_topk_; ++k) {
-    int64_t step = step_;
-    const auto state_of = [&] { return Mix(StateOf(step, layer_idx, row_idx) + static_cast<uint64_t>(k)); };
-    while (step > 0 && Uniform(state_of()) < spec_.repeat) --step;
-    uint64_t state = state_of();
+    int64_t step = step_, layer = layer_idx;
+    uint64_t state = 0;
+    for (;;) {
+      state = Mix(StateOf(step, layer, row_idx) + static_cast<uint64_t>(k));
+      const double draw = Uniform(state);
+      if (draw < spec_.repeat) {
+        if (step == 0) break;
+        --step;
+        continue;
+      }
+      const int64_t before = draw < spec_.repeat + spec_.follow ? LayerBefore(layer) : -1;
+      if (before < 0) break;
+      layer = before;
+    }
     int32_t expert_idx = 0;
     for (int64_t draws = 0; draws == 0 || IsIn(std::span(choices).subspan(begin), expert_idx); ++draws) {
       state = Mix(state);
@@ -129,7 +151,7 @@ void GeneratedRouting::AppendChoices(int64_t layer_idx, int64_t first_row, int64
                                      std::vector<int32_t>& choices) {
   const Weights& experts = WeightsOf(layer_idx);
   for (int64_t row_idx = first_row; row_idx < first_row + num_rows; ++row_idx) {
-    if (spec_.repeat > 0) {
+    if (spec_.repeat > 0 || spec_.follow > 0) {
       ChooseOrKeep(layer_idx, row_idx, experts, choices);
     } else {
       Choose(StateOf(step_, layer_idx, row_idx), experts, choices);

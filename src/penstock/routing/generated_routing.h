@@ -11,11 +11,13 @@ namespace penstock {
 
 // The statistics of generated choices. Each row chooses num_topk different experts at random.
 struct RoutingSpec {
-  // Each layer draws an order of its experts. In this order, each expert is `skew` times as likely as the next one.
-  double skew = 1;
+  // Each layer draws an order of its experts. The r-th in this order is as likely as 1 / r^skew (Zipf); 0: all alike.
+  double skew = 0;
   uint64_t seed = 0;
   // The probability that a choice of a row repeats its choice of the step before.
   double repeat = 0;
+  // The probability that a choice of a row has the place of its choice in the layer before, in the order of its layer.
+  double follow = 0;
   // The probability that a choice is among those that the gate predicts one layer ahead; two layers ahead it is the
   // square of this. 0: gates predict nothing.
   double gate_accuracy = 0;
@@ -29,7 +31,7 @@ struct RoutingSpec {
 class GeneratedRouting : public RoutingSource {
  public:
   // `moe_layers` lists the model's layers with experts; ChoicesAhead() and counts need it. REQUIRES: 1 <= num_topk <=
-  // num_experts, skew >= 1, 0 <= repeat < 1, 0 <= gate_accuracy <= 1.
+  // num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1, and no counts with `follow`.
   GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
                    std::vector<int64_t> moe_layers = {});
 
@@ -50,7 +52,10 @@ class GeneratedRouting : public RoutingSource {
     std::vector<double> sums;  // of the weights up to each one
     int64_t first = 0;
   };
+  int64_t FirstOf(int64_t layer_idx) const;
   Weights& WeightsOf(int64_t layer_idx);
+  // Returns the layer with experts before this one, or -1.
+  int64_t LayerBefore(int64_t layer_idx) const;
   static int32_t Draw(uint64_t state, const Weights& experts);
   void Choose(uint64_t state, const Weights& experts, std::vector<int32_t>& choices) const;
   void ChooseByWeight(uint64_t state, const Weights& experts, std::vector<int32_t>& choices) const;

@@ -90,7 +90,7 @@ bool ExpertPrefetch::IssueNext(Pass& pass) {
         return false;
       }
       const ExpertKey victim = store.VictimFor(key);
-      coming_ = store.AcquireByPages(key, FetchReason::kPredicted);
+      coming_ = store.AcquireByPages(key, FetchReason::kPredicted, PageSize::kSmall);
       if (!coming_.has_value()) return false;  // tries again when there is a slot
       // Experts of later passes are not judged: their layers come once more in this pass.
       const bool is_judged = next_.size() > num_ahead_;
