@@ -105,7 +105,8 @@ TEST_P(CudaDeviceTest, AnswersAreTheHosts) {
     const auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
     ASSERT_FALSE(engine.ok());
     EXPECT_THAT(std::string(engine.status().message()),
-                testing::HasSubstr(has_mixed_ffn ? "its gate projection is not" : "not computed on GPUs yet"));
+                testing::HasSubstr(has_mixed_ffn ? "weights that GPUs compute together with it are not"
+                                                 : "not computed on GPUs yet"));
     return;
   }
   ExpectTheHostsAnswers(golden.dir(), FewRequests(golden));

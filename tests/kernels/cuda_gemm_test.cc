@@ -45,9 +45,9 @@ constexpr GemmTuning kTunings[] = {{.max_blocks = 0, .tiled_from = 1'000'000},
                                    {.max_blocks = 3, .tiled_from = 1, .few_blocks = 0},
                                    {.max_blocks = 0, .tiled_from = 1'000'000, .few_blocks = 0}};
 
-// Block formats have one kernel for few rows and one for many, so they take only the first tuning.
+// Block formats have one kernel for few rows and one for many, so of the tunings only the number of blocks matters.
 std::span<const GemmTuning> TuningsOf(const Kind& kind) {
-  return std::span(kTunings).first(IsBlocks(kind.w_format) ? 1 : std::size(kTunings));
+  return std::span(kTunings).first(IsBlocks(kind.w_format) ? 2 : std::size(kTunings));
 }
 
 std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,

@@ -55,7 +55,7 @@ struct AttentionRates {
   std::string kv = {};     // "f32"
   double bytes_per_s = 0;  // of KV entries that decoding sequences read
   double ops_per_s = 0;    // multiplications and additions with the KV entries of prompts
-  double call_s = 0;       // seconds of the shortest call, for one position
+  double call_s = 0;       // seconds of the shortest call, for one position: the least time of any task
 };
 
 struct Processor {

@@ -47,18 +47,21 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
   return found;
 }
 
-// Returns the first up projection whose gate has another format; nullptr when there is none.
+// Returns a matrix that a device cannot compute together with others: an up projection whose gate has another format,
+// or a matrix of an expert that has another format than the same matrix of the layer's first expert. nullptr when there
+// is none.
 const TensorInfo* FindMixedFfn(const WeightMap& map, ComputeDtype dtype) {
-  const auto is_mixed = [&](const FfnParts<const TensorInfo*>& ffn) {
-    return ffn.gate_proj != nullptr && ffn.up_proj != nullptr &&
-           ResidentFormat(*ffn.gate_proj, dtype) != ResidentFormat(*ffn.up_proj, dtype);
+  const auto differ = [&](const TensorInfo* a, const TensorInfo* b) {
+    return a != nullptr && b != nullptr && ResidentFormat(*a, dtype) != ResidentFormat(*b, dtype);
   };
   for (const LayerTensors& layer : map.layers) {
     for (const FfnParts<const TensorInfo*>& ffn : {layer.dense_ffn, layer.shared_ffn}) {
-      if (is_mixed(ffn)) return ffn.up_proj;
+      if (differ(ffn.gate_proj, ffn.up_proj)) return ffn.up_proj;
     }
     for (const FfnTensors& expert : layer.experts) {
-      if (is_mixed(expert)) return expert.up_proj;
+      const FfnTensors& first = layer.experts[0];
+      if (differ(expert.gate_proj, expert.up_proj) || differ(first.up_proj, expert.up_proj)) return expert.up_proj;
+      if (differ(first.down_proj, expert.down_proj)) return expert.down_proj;
     }
   }
   return nullptr;
@@ -101,20 +104,19 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
         "--device {}: {} models, which have an encoder, are not computed on GPUs yet; use --device cpu", device,
         config.family->name);
   }
-  const TensorInfo* found =
-      FindMatrix(map, [&](const TensorInfo& tensor) { return TraitsOf(ResidentFormat(tensor, dtype)).is_slow; });
-  if (found == nullptr) found = FindMixedFfn(map, dtype);
-  if (found == nullptr) return absl::OkStatus();
-  const std::string_view format = TraitsOf(ResidentFormat(*found, dtype)).name;
-  if (!TraitsOf(ResidentFormat(*found, dtype)).is_slow) {
-    return ResourceError(
-        "--device {}: '{}' is {}, and its gate projection is not: GPUs compute both together; use --device cpu", device,
-        found->name, format);
+  constexpr std::string_view kCure = "pack the model with --quantize hqq4 or int8, or use --device cpu";
+  const auto format_of = [&](const TensorInfo& tensor) -> const WeightFormatTraits& {
+    return TraitsOf(ResidentFormat(tensor, dtype));
+  };
+  if (const TensorInfo* found = FindMatrix(map, [&](const TensorInfo& tensor) { return format_of(tensor).is_slow; })) {
+    return ResourceError("--device {}: weights in {} ('{}') are not computed on GPUs yet: {}", device,
+                         format_of(*found).name, found->name, kCure);
   }
-  return ResourceError(
-      "--device {}: weights in {} ('{}') are not computed on GPUs yet: pack the model with --quantize hqq4 or int8, or "
-      "use --device cpu",
-      device, format, found->name);
+  if (const TensorInfo* found = FindMixedFfn(map, dtype)) {
+    return ResourceError("--device {}: '{}' is {}, and weights that GPUs compute together with it are not: {}", device,
+                         found->name, format_of(*found).name, kCure);
+  }
+  return absl::OkStatus();
 }
 
 std::string_view StoredFormatName(const WeightMap& map) {

@@ -49,11 +49,6 @@ GeneratedRouting::Weights::Weights(std::vector<double> of_experts)
   std::partial_sum(weights.begin(), weights.end(), sums.begin());
 }
 
-int64_t GeneratedRouting::FirstOf(int64_t layer_idx) const {
-  if (!spec_.counts.empty()) return 0;
-  return static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % weights_.front().num_experts();
-}
-
 int64_t GeneratedRouting::LayerBefore(int64_t layer_idx) const {
   if (moe_layers_.empty()) return layer_idx - 1;
   const auto layer = std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx);
@@ -65,7 +60,7 @@ GeneratedRouting::Weights& GeneratedRouting::WeightsOf(int64_t layer_idx) {
     return weights_[std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx) - moe_layers_.begin()];
   }
   Weights& weights = weights_.front();
-  weights.first = FirstOf(layer_idx);
+  weights.first = static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % weights.num_experts();
   return weights;
 }
 

@@ -30,8 +30,8 @@ struct RoutingSpec {
 // Choices depend only on the spec, step, layer and row, not on the order of the calls.
 class GeneratedRouting : public RoutingSource {
  public:
-  // `moe_layers` lists the model's layers with experts; ChoicesAhead() and counts need it. REQUIRES: 1 <= num_topk <=
-  // num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1, and no counts with `follow`.
+  // `moe_layers` lists the model's layers with experts; ChoicesAhead(), counts and `follow` need it. REQUIRES: 1 <=
+  // num_topk <= num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1, and no counts with `follow`.
   GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
                    std::vector<int64_t> moe_layers = {});
 
@@ -52,7 +52,6 @@ class GeneratedRouting : public RoutingSource {
     std::vector<double> sums;  // of the weights up to each one
     int64_t first = 0;
   };
-  int64_t FirstOf(int64_t layer_idx) const;
   Weights& WeightsOf(int64_t layer_idx);
   // Returns the layer with experts before this one, or -1.
   int64_t LayerBefore(int64_t layer_idx) const;

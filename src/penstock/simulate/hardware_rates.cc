@@ -29,12 +29,10 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   const Processor* processor = hardware.FindProcessor(name);
   const ModelFormats& formats = plan.model_formats;
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
-  const GemmRates* gemm =
-      processor->FindGemm(TraitsOf(formats.ffn).name, RowArithmetic(plan.formats.rows.ffn), num_threads);
+  const Arithmetic arithmetic = FfnArithmetic(plan.formats, formats, *processor);
+  const GemmRates* gemm = processor->FindGemm(TraitsOf(formats.ffn).name, arithmetic, num_threads);
   const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
   if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention);
-  const Arithmetic arithmetic =
-      FfnArithmetic(plan.formats, formats, name == "gpu" && plan.policy.device->kind == DeviceKind::kDescribed);
   const MemoryTier* tier = hardware.FindTier(processor->tier);
   const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
   const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;
@@ -57,8 +55,8 @@ absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, st
 
 }  // namespace
 
-Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_described_device) {
-  if (!on_described_device) return RowArithmetic(formats.rows.ffn);
+Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, const Processor& processor) {
+  if (processor.name != "gpu" || !processor.gemm.empty()) return RowArithmetic(formats.rows.ffn);
   return weights.ffn == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
 }
 

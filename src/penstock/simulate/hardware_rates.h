@@ -8,15 +8,15 @@
 
 namespace penstock {
 
-// Returns the arithmetic in which FFNs are computed. Penstock's own kernels multiply quantised weights as 8-bit
-// integers. On a device that is only described, quantised weights become 16-bit numbers, as in most programs for GPUs.
-Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_described_device);
+// Returns the arithmetic in which a processor computes FFNs. Penstock's own kernels multiply quantised weights as 8-bit
+// integers. On a GPU that is only described, not measured, they become 16-bit numbers, as in most programs for GPUs.
+Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, const Processor& processor);
 
 // Returns the time that a task takes on each lane. A processor probed with weights and KV entries in the plan's formats
-// takes the measured time. Any other processor takes the time of its roofline: a call, plus the longer of arithmetic
-// and memory. A transfer takes the latency of its link, plus its bytes at the link's rate. An emulated device is the
-// CPU, with the number of threads and the link that it was given. kUsage when the hardware lacks rates that the plan
-// needs.
+// takes the measured time, and the time of the shortest call. Any other processor takes the time of its roofline: a
+// call, plus the longer of arithmetic and memory. A transfer takes the latency of its link, plus its bytes at the
+// link's rate. An emulated device is the CPU, with the number of threads and the link that it was given. kUsage when
+// the hardware lacks rates that the plan needs.
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads);
 
 }  // namespace penstock

@@ -35,7 +35,10 @@ absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& mode
   Hardware used = hardware;
   if (!has_device) std::erase_if(used.tiers, [](const MemoryTier& tier) { return tier.name == "device"; });
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(choice.options, model.weights()));
-  return Hrm::Of(used, FfnArithmetic(formats, ModelFormatsOf(model.weights(), formats), has_device));
+  const std::string_view name = has_device ? "gpu" : "cpu";
+  const Processor* processor = used.FindProcessor(name);
+  if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
+  return Hrm::Of(used, FfnArithmetic(formats, ModelFormatsOf(model.weights(), formats), *processor));
 }
 
 std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,

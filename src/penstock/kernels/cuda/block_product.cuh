@@ -18,7 +18,7 @@ class BlockGroup {
   PENSTOCK_DEVICE BlockGroup(const std::byte* panel, int64_t begin)
       : block_(panel + begin / kElements * kBytes), second_(static_cast<int>(begin % kElements / kInputs)) {}
 
-  // Multiplies as MultiplyGroup() of panel_product.cuh says. The factors are the sum over the groups that have scales
+  // Multiplies as QuantisedGroup (panel_product.cuh) does. The factors are the sum over the groups that have scales
   // of their own, and the scale of the row.
   template <int kTiles, typename Put>
   PENSTOCK_DEVICE void Multiply(int64_t begin, int64_t inner_dim, const ProductRows& rows, const Put& put) const {

@@ -1,8 +1,8 @@
 // Kernels on a device, launched on a stream. Pointers are to device memory unless noted.
 //
 // They follow the law of sums of kernels/kernel_table.h. Results from f32 rows, from int8 rows, and from attention's q,
-// K and V have the host's bits. The matrix units sum products of bf16 rows in their own order, 16 inputs at a time.
-// Like the law's order, it depends only on the inner dimension.
+// K and V have the host's bits. The matrix units sum products of bf16 rows and weights in their own order, 16 inputs at
+// a time. Like the law's order, it depends only on the inner dimension.
 #pragma once
 
 #include "penstock/kernels/cuda/stream.h"

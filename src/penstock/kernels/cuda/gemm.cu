@@ -17,21 +17,8 @@ void LaunchByFormat(const Args& launch, Stream stream) {
     case WeightFormat::kInt8: return LaunchInt8(launch, stream);
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3: return LaunchHqq(launch, stream);
-    case WeightFormat::kQ2_K:
-    case WeightFormat::kQ3_K:
-    case WeightFormat::kQ4_K:
-    case WeightFormat::kQ5_K:
-    case WeightFormat::kQ6_K: return LaunchKBlocks(launch, stream);
-    case WeightFormat::kQ4_0:
-    case WeightFormat::kQ4_1:
-    case WeightFormat::kQ5_0:
-    case WeightFormat::kQ5_1:
-    case WeightFormat::kQ8_0: return LaunchSmallBlocks(launch, stream);
-    case WeightFormat::kFp8:
-    case WeightFormat::kMxfp4:
-    case WeightFormat::kIq4_Nl:
-    case WeightFormat::kIq4_Xs: return LaunchValueBlocks(launch, stream);
-    default: return;  // slow formats: refused before a model is loaded
+    default:  // a block format; slow ones are refused before a model is loaded
+      (void)(LaunchKBlocks(launch, stream) || LaunchSmallBlocks(launch, stream) || LaunchValueBlocks(launch, stream));
   }
 }
 

@@ -23,12 +23,13 @@ void LaunchInt8(const Launch& launch, Stream stream);
 template <class Launch>
 void LaunchHqq(const Launch& launch, Stream stream);
 
-// Block formats, rows of any format for which they can be multiplied.
+// Block formats, rows of any format for which they can be multiplied. Each launches only its own formats, and returns
+// whether this is one of them.
 template <class Launch>
-void LaunchKBlocks(const Launch& launch, Stream stream);
+bool LaunchKBlocks(const Launch& launch, Stream stream);
 template <class Launch>
-void LaunchSmallBlocks(const Launch& launch, Stream stream);
+bool LaunchSmallBlocks(const Launch& launch, Stream stream);
 template <class Launch>
-void LaunchValueBlocks(const Launch& launch, Stream stream);
+bool LaunchValueBlocks(const Launch& launch, Stream stream);
 
 }  // namespace penstock::cuda

@@ -5,17 +5,17 @@
 namespace penstock::cuda {
 
 template <class Args>
-void LaunchKBlocks(const Args& launch, Stream stream) {
+bool LaunchKBlocks(const Args& launch, Stream stream) {
   switch (launch.w_format) {
-    case WeightFormat::kQ2_K: return LaunchBlocks<WeightFormat::kQ2_K>(launch, stream);
-    case WeightFormat::kQ3_K: return LaunchBlocks<WeightFormat::kQ3_K>(launch, stream);
-    case WeightFormat::kQ4_K: return LaunchBlocks<WeightFormat::kQ4_K>(launch, stream);
-    case WeightFormat::kQ5_K: return LaunchBlocks<WeightFormat::kQ5_K>(launch, stream);
-    case WeightFormat::kQ6_K: return LaunchBlocks<WeightFormat::kQ6_K>(launch, stream);
-    default: return;
+    case WeightFormat::kQ2_K: LaunchBlocks<WeightFormat::kQ2_K>(launch, stream); return true;
+    case WeightFormat::kQ3_K: LaunchBlocks<WeightFormat::kQ3_K>(launch, stream); return true;
+    case WeightFormat::kQ4_K: LaunchBlocks<WeightFormat::kQ4_K>(launch, stream); return true;
+    case WeightFormat::kQ5_K: LaunchBlocks<WeightFormat::kQ5_K>(launch, stream); return true;
+    case WeightFormat::kQ6_K: LaunchBlocks<WeightFormat::kQ6_K>(launch, stream); return true;
+    default: return false;
   }
 }
-template void LaunchKBlocks(const GemmLaunch& launch, Stream stream);
-template void LaunchKBlocks(const GateUpLaunch& launch, Stream stream);
+template bool LaunchKBlocks(const GemmLaunch& launch, Stream stream);
+template bool LaunchKBlocks(const GateUpLaunch& launch, Stream stream);
 
 }  // namespace penstock::cuda

@@ -5,17 +5,17 @@
 namespace penstock::cuda {
 
 template <class Args>
-void LaunchSmallBlocks(const Args& launch, Stream stream) {
+bool LaunchSmallBlocks(const Args& launch, Stream stream) {
   switch (launch.w_format) {
-    case WeightFormat::kQ4_0: return LaunchBlocks<WeightFormat::kQ4_0>(launch, stream);
-    case WeightFormat::kQ4_1: return LaunchBlocks<WeightFormat::kQ4_1>(launch, stream);
-    case WeightFormat::kQ5_0: return LaunchBlocks<WeightFormat::kQ5_0>(launch, stream);
-    case WeightFormat::kQ5_1: return LaunchBlocks<WeightFormat::kQ5_1>(launch, stream);
-    case WeightFormat::kQ8_0: return LaunchBlocks<WeightFormat::kQ8_0>(launch, stream);
-    default: return;
+    case WeightFormat::kQ4_0: LaunchBlocks<WeightFormat::kQ4_0>(launch, stream); return true;
+    case WeightFormat::kQ4_1: LaunchBlocks<WeightFormat::kQ4_1>(launch, stream); return true;
+    case WeightFormat::kQ5_0: LaunchBlocks<WeightFormat::kQ5_0>(launch, stream); return true;
+    case WeightFormat::kQ5_1: LaunchBlocks<WeightFormat::kQ5_1>(launch, stream); return true;
+    case WeightFormat::kQ8_0: LaunchBlocks<WeightFormat::kQ8_0>(launch, stream); return true;
+    default: return false;
   }
 }
-template void LaunchSmallBlocks(const GemmLaunch& launch, Stream stream);
-template void LaunchSmallBlocks(const GateUpLaunch& launch, Stream stream);
+template bool LaunchSmallBlocks(const GemmLaunch& launch, Stream stream);
+template bool LaunchSmallBlocks(const GateUpLaunch& launch, Stream stream);
 
 }  // namespace penstock::cuda

@@ -5,16 +5,16 @@
 namespace penstock::cuda {
 
 template <class Args>
-void LaunchValueBlocks(const Args& launch, Stream stream) {
+bool LaunchValueBlocks(const Args& launch, Stream stream) {
   switch (launch.w_format) {
-    case WeightFormat::kFp8: return LaunchBlocks<WeightFormat::kFp8>(launch, stream);
-    case WeightFormat::kMxfp4: return LaunchBlocks<WeightFormat::kMxfp4>(launch, stream);
-    case WeightFormat::kIq4_Nl: return LaunchBlocks<WeightFormat::kIq4_Nl>(launch, stream);
-    case WeightFormat::kIq4_Xs: return LaunchBlocks<WeightFormat::kIq4_Xs>(launch, stream);
-    default: return;
+    case WeightFormat::kFp8: LaunchBlocks<WeightFormat::kFp8>(launch, stream); return true;
+    case WeightFormat::kMxfp4: LaunchBlocks<WeightFormat::kMxfp4>(launch, stream); return true;
+    case WeightFormat::kIq4_Nl: LaunchBlocks<WeightFormat::kIq4_Nl>(launch, stream); return true;
+    case WeightFormat::kIq4_Xs: LaunchBlocks<WeightFormat::kIq4_Xs>(launch, stream); return true;
+    default: return false;
   }
 }
-template void LaunchValueBlocks(const GemmLaunch& launch, Stream stream);
-template void LaunchValueBlocks(const GateUpLaunch& launch, Stream stream);
+template bool LaunchValueBlocks(const GemmLaunch& launch, Stream stream);
+template bool LaunchValueBlocks(const GateUpLaunch& launch, Stream stream);
 
 }  // namespace penstock::cuda
