@@ -158,6 +158,8 @@ struct EngineOptions {
   // would have made. Comparisons of evictions and predictors need them, and so does training a predictor.
   bool routing_scores = false;
   std::string correlation_path = {};  // klotski's correlation table at the end of the run
+  // CloseTraces() keeps how often each expert was chosen, beside the machine's measurements, for later plans.
+  bool learns_routing = false;
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;
   bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses

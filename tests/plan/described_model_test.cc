@@ -84,7 +84,7 @@ TEST_P(DescribedModelTest, IsPlanned) {
     const auto plan = PlanOn(hardware, options, model);
     ASSERT_TRUE(plan.ok()) << spec << ": " << plan.status();
     const SimulationInputs inputs{.config = model.config(), .plan = *plan, .num_threads = options.threads};
-    const auto run = SimulateWorkload(inputs, hardware, workload, {});
+    const auto run = SimulateWorkload(inputs, hardware, workload);
     ASSERT_TRUE(run.ok()) << spec << ": " << run.status();
     EXPECT_EQ(run->generated_tokens, 4 * 20);
   }

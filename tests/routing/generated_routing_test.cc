@@ -51,6 +51,22 @@ TEST(GeneratedRouting, FollowsTheCountsOfARecordedRun) {
   EXPECT_THAT(Copy(all.Choices(0, 0, 1)), testing::UnorderedElementsAre(0, 1, 2));
 }
 
+TEST(GeneratedRouting, FollowsPlacesInTheOrderOfTheCounts) {
+  const std::vector<std::vector<int64_t>> counts = {{10, 40, 30, 20}, {300, 100, 200, 400}};
+  GeneratedRouting routing(4, 1, {.seed = 3, .follow = 0.9, .counts = counts}, {0, 1});
+  const std::vector<int32_t> first = Copy(routing.Choices(0, 0, 10'000)), second = Copy(routing.Choices(1, 0, 10'000));
+  const std::vector<int32_t> same_place = {1, 3, 0, 2};  // of the second layer, by the expert of the first
+  int num_same = 0;
+  std::vector<int> chosen(4);
+  for (size_t row = 0; row < first.size(); ++row) {
+    num_same += second[row] == same_place[first[row]] ? 1 : 0;
+    ++chosen[second[row]];
+  }
+  // The rest has the same place by chance in 30 % of the cases: 0.4^2 + 0.3^2 + 0.2^2 + 0.1^2.
+  EXPECT_NEAR(num_same, 9300, 200);
+  for (size_t expert = 0; expert < 4; ++expert) EXPECT_NEAR(chosen[expert], 10 * counts[1][expert], 250);
+}
+
 TEST(GeneratedRouting, IsAsSkewedAsAsked) {
   GeneratedRouting even(8, 1, {.seed = 3}), skewed(8, 1, {.skew = 1, .seed = 3});
   std::vector<int> even_counts(8), skewed_counts(8);

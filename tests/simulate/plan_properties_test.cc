@@ -98,7 +98,7 @@ class PlanProperties : public testing::Test {
     const absl::StatusOr<EnginePlan> plan = PlanOn(t.hardware, *options, *t.model);
     if (!plan.ok()) return 0;
     const SimulationInputs inputs{.config = t.model->config(), .plan = *plan, .num_threads = options->threads};
-    const absl::StatusOr<SimulatedRun> run = SimulateWorkload(inputs, t.hardware, t.workload, {});
+    const absl::StatusOr<SimulatedRun> run = SimulateWorkload(inputs, t.hardware, t.workload);
     return run.ok() ? run->generation_tokens_per_s() : 0;
   }
 

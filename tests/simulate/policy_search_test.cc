@@ -29,8 +29,8 @@ double SimulatedRate(const DescribedModel& model, const Hardware& hardware, cons
   if (!options.ok()) return 0;
   const absl::StatusOr<EnginePlan> plan = PlanOn(hardware, *options, model);
   if (!plan.ok()) return 0;
-  const absl::StatusOr<SimulatedRun> run = SimulateWorkload(
-      {.config = model.config(), .plan = *plan, .num_threads = options->threads}, hardware, workload, {});
+  const absl::StatusOr<SimulatedRun> run =
+      SimulateWorkload({.config = model.config(), .plan = *plan, .num_threads = options->threads}, hardware, workload);
   return run.ok() ? run->generation_tokens_per_s() : 0;
 }
 

@@ -55,8 +55,8 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
     options = OptionsFor(options, hardware, workload).value();
     const EnginePlan plan = PlanOn(hardware, options, model).value();
     const SimulationInputs inputs{.config = model.config(), .plan = plan, .num_threads = options.threads};
-    const SimulatedRun whole = SimulateWorkload(inputs, hardware, workload, {}).value();
-    RepeatedRouting routing(model.config());
+    const SimulatedRun whole = SimulateWorkload(inputs, hardware, workload).value();
+    RepeatedRouting routing(model.config(), workload.routing);
     const RunEstimate estimate = RunEstimator::Create(inputs, hardware, workload, routing).value().Estimate();
     EXPECT_EQ(estimate.generated_tokens, whole.generated_tokens);
     EXPECT_EQ(estimate.prompt_tokens, whole.prompt_tokens);
@@ -89,7 +89,7 @@ TEST(Estimate, OfALongJobIsInProportion) {
     options.batch_size = 16;
     options = OptionsFor(options, hardware, workload).value();
     const EnginePlan plan = PlanOn(hardware, options, model).value();
-    RepeatedRouting routing(model.config());
+    RepeatedRouting routing(model.config(), workload.routing);
     const RunEstimate estimate =
         RunEstimator::Create({.config = model.config(), .plan = plan, .num_threads = options.threads}, hardware,
                              workload, routing)

@@ -96,7 +96,7 @@ TEST(SimulatedWorkload, HasTheStepsOfARealRun) {
     options = OptionsFor(options, hardware, workload).value();
     const EnginePlan plan = PlanOn(hardware, options, model).value();
     const SimulatedRun run =
-        SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = 1}, hardware, workload, {}).value();
+        SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = 1}, hardware, workload).value();
     EXPECT_EQ(std::ssize(run.step_s), num_steps);
     EXPECT_EQ(run.prompt_tokens, engine->stats().prompt_tokens);
     EXPECT_EQ(run.computed_prompt_tokens, engine->stats().computed_prompt_tokens);
@@ -118,13 +118,14 @@ TEST(SimulatedWorkload, EndsWhereOnlyOneRequestFits) {
   options = OptionsFor(options, hardware, workload).value();
   const EnginePlan plan = PlanOn(hardware, options, model).value();
   const SimulatedRun run =
-      SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = 1}, hardware, workload, {}).value();
+      SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = 1}, hardware, workload).value();
   EXPECT_EQ(run.generated_tokens, 140);
 }
 
 SimulatedRun RunOn(const Hardware& hardware, const std::string& schedule, uint64_t device_memory_bytes = 0) {
   const DescribedModel model = DescribedModel::FromConfig(kMixtral, "bf16").value();
-  const Workload workload = ParseWorkload("prompt=16,gen=4,requests=64").value();
+  Workload workload = ParseWorkload("prompt=16,gen=4,requests=64").value();
+  workload.routing.seed = 3;
   EngineOptions options;
   options.batch_size = 64;
   options.policy.schedule = ScheduleCalled(schedule);
@@ -132,8 +133,7 @@ SimulatedRun RunOn(const Hardware& hardware, const std::string& schedule, uint64
   options.device_memory_bytes = device_memory_bytes;
   options = OptionsFor(options, hardware, workload).value();
   const EnginePlan plan = PlanOn(hardware, options, model).value();
-  return SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = options.threads}, hardware, workload,
-                          {.seed = 3})
+  return SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = options.threads}, hardware, workload)
       .value();
 }
 
@@ -169,7 +169,7 @@ TEST(SimulatedWorkload, CgopipesPromptsAreNoSlowerThanZigzags) {
       options = OptionsFor(options, hardware, workload).value();
       const EnginePlan plan = PlanOn(hardware, options, model).value();
       const SimulationInputs inputs{.config = model.config(), .plan = plan, .num_threads = options.threads};
-      return SimulateWorkload(inputs, hardware, workload, {}).value().prefill_s;
+      return SimulateWorkload(inputs, hardware, workload).value().prefill_s;
     };
     const double seconds = prefill_s(ScheduleKind::kCgopipe);
     EXPECT_LE(seconds, prefill_s(ScheduleKind::kZigzag)) << name;
@@ -184,13 +184,13 @@ TEST(SimulatedWorkload, RefusesWhatCannotRun) {
   EngineOptions options = OptionsFor({}, hardware, workload).value();
   const EnginePlan plan = PlanOn(hardware, options, model).value();
   const SimulationInputs inputs{.config = model.config(), .plan = plan, .num_threads = 1};
-  EXPECT_EQ(FaultOf(SimulateWorkload(inputs, hardware, ParseWorkload("prompt=16,gen=400").value(), {}).status()),
+  EXPECT_EQ(FaultOf(SimulateWorkload(inputs, hardware, ParseWorkload("prompt=16,gen=400").value()).status()),
             Fault::kResources);
   Hardware no_disk = hardware;
   no_disk.links.clear();
   options.memory_bytes = uint64_t{16} << 30;
   const EnginePlan streaming = PlanOn(hardware, options, model).value();
-  EXPECT_EQ(FaultOf(SimulateWorkload({.config = model.config(), .plan = streaming}, no_disk, workload, {}).status()),
+  EXPECT_EQ(FaultOf(SimulateWorkload({.config = model.config(), .plan = streaming}, no_disk, workload).status()),
             Fault::kUsage);
   options.memory_bytes = uint64_t{1} << 28;
   EXPECT_EQ(FaultOf(PlanOn(hardware, options, model).status()), Fault::kResources);

@@ -176,10 +176,12 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags);
 // penstock simulate: run a workload in virtual time.
 struct SimulateFlags {
   DescribedFlags described;
-  std::string sweep;      // see sweep.h; empty: none
-  std::string plot_path;  // plot of the sweep; empty: none
-  RoutingSpec routing;
-  std::string routing_trace;  // whose choices are counted; empty: by routing.skew
+  std::string sweep;                                                   // see sweep.h; empty: none
+  std::string plot_path;                                               // plot of the sweep; empty: none
+  std::optional<double> routing_skew, routing_repeat, routing_follow;  // instead of the workload's
+  double gate_accuracy = 0;
+  uint64_t seed = 0;
+  std::string routing_trace;  // whose choices are counted; empty: by the skew
   bool as_json = false;
 };
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);

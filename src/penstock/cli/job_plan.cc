@@ -12,6 +12,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/job/validate_prompts.h"
+#include "penstock/measure/learned_routing.h"
 #include "penstock/measure/probe.h"
 #include "penstock/plan/described_model.h"
 #include "penstock/plan/formats.h"
@@ -27,7 +28,8 @@ double BytesPerToken(const DescribedModel& model, const std::string& sample) {
   return static_cast<double>(sample.size()) / static_cast<double>(tokens->size());
 }
 
-// Returns the workload within the limits of the options. Longer requests get an error and cost nothing.
+// Returns the workload within the limits of the options, routed as the model's earlier ones. Longer requests get an
+// error and cost nothing.
 Workload Limited(Workload workload, const InputReport& report, const DescribedModel& model,
                  const EngineOptions& options) {
   const GenerationConfig& generation = model.loaded()->generation;
@@ -38,6 +40,7 @@ Workload Limited(Workload workload, const InputReport& report, const DescribedMo
   workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
   workload.shared_tokens = options.shares_prefixes ? std::min(workload.shared_tokens, workload.prompt_tokens - 1) : 0;
   workload.new_tokens = std::min(workload.new_tokens, options.context_length - workload.max_prompt_tokens);
+  workload.routing = ExpectedRouting(model);
   return workload;
 }
 

@@ -39,7 +39,7 @@ std::vector<std::optional<ScheduleKind>> SchedulesOf(const Described& described)
   return schedules;
 }
 
-absl::Status Simulate(const RoutingSpec& routing, const Described& described, Simulated& simulated) {
+absl::Status Simulate(const Described& described, Simulated& simulated) {
   EngineOptions options = described.options;
   options.policy.schedule = simulated.schedule;
   const DescribedModel& model = described.model;
@@ -53,7 +53,7 @@ absl::Status Simulate(const RoutingSpec& routing, const Described& described, Si
       simulated.run,
       SimulateWorkload(
           {.config = model.config(), .plan = plan, .num_threads = options.threads, .sink = recorders->sink()},
-          described.hardware, described.workload, routing));
+          described.hardware, described.workload));
   return recorders->Close();
 }
 
@@ -112,6 +112,24 @@ std::string Line(const Simulated& simulated) {
                      run.generation_tokens_per_s(), lanes);
 }
 
+// Changes what the flags name.
+absl::Status SetRouting(const SimulateFlags& flags, const ModelConfig& config, RoutingSpec& routing) {
+  routing.seed = flags.seed;
+  routing.gate_accuracy = flags.gate_accuracy;
+  routing.repeat = flags.routing_repeat.value_or(routing.repeat);
+  routing.follow = flags.routing_follow.value_or(routing.follow);
+  if (routing.repeat + routing.follow >= 1) {
+    return UsageError("--routing-repeat and --routing-follow are probabilities: together less than 1");
+  }
+  if (flags.routing_skew.has_value()) {
+    routing.skew = *flags.routing_skew;
+    routing.counts.clear();
+  }
+  if (flags.routing_trace.empty()) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(routing.counts, TraceRouting::CountChoices(flags.routing_trace, config));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
@@ -127,15 +145,7 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(described.options,
                             OptionsFor(std::move(described.options), described.hardware, described.workload));
-  RoutingSpec routing = flags.routing;
-  if (routing.repeat + routing.follow >= 1) {
-    return UsageError("--routing-repeat and --routing-follow are probabilities: together less than 1");
-  }
-  if (!flags.routing_trace.empty()) {
-    if (routing.follow > 0) return UsageError("--routing-trace has no order of experts that --routing-follow needs");
-    PENSTOCK_ASSIGN_OR_RETURN(routing.counts,
-                              TraceRouting::CountChoices(flags.routing_trace, described.model.config()));
-  }
+  PENSTOCK_RETURN_IF_ERROR(SetRouting(flags, described.model.config(), described.workload.routing));
   const EngineOptions& options = described.options;
   const std::vector<std::optional<ScheduleKind>> schedules = SchedulesOf(described);
   if (schedules.size() > 1 && !(options.trace_path + options.trace_html_path).empty()) {
@@ -145,7 +155,7 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
   std::string head = Head(described);
   for (const std::optional<ScheduleKind> schedule : schedules) {
     Simulated simulated{.schedule = schedule, .plan = {}, .run = {}, .status = {}};
-    simulated.status = Simulate(routing, described, simulated);
+    simulated.status = Simulate(described, simulated);
     if (!simulated.status.ok() && schedules.size() == 1) return simulated.status;
     if (flags.as_json) {
       results.push_back(ToJson(simulated));

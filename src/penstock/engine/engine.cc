@@ -26,6 +26,7 @@
 #include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/measure/learned_routing.h"
 #include "penstock/measure/routing_study.h"
 #include "penstock/memory/kv_sequence.h"
 #include "penstock/model/family.h"
@@ -78,6 +79,7 @@ class EngineImpl : public InstrumentedEngine {
   }
   absl::Status CloseTraces() override {
     absl::Status closed = recorders_->Close();
+    if (recorders_->counts().has_value()) LearnRouting(info_.fingerprint, model_->config, *recorders_->counts());
     if (!correlation_path_.empty()) closed.Update(executor_->correlation()->Save(correlation_path_));
     return closed;
   }

@@ -1,4 +1,4 @@
-// The work for a model in numbers: how many requests, and how long their prompts and answers are.
+// The work for a model in numbers: how many requests, how long their prompts and answers are, and how they are routed.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "penstock/routing/generated_routing.h"
 
 namespace penstock {
 
@@ -18,6 +19,7 @@ struct Workload {
   int64_t shared_tokens = 0;  // with which all prompts begin in common; less than prompt_tokens
 
   bool draws_tokens = false;  // temperature above 0
+  RoutingSpec routing = TypicalRouting();
 
   // Returns the prompt length of one request. Lengths are spread between 1 and max_prompt_tokens so that their average
   // is prompt_tokens. The same index always gets the same length.

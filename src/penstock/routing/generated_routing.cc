@@ -31,22 +31,48 @@ GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const 
     : num_topk_(num_topk), spec_(spec), moe_layers_(std::move(moe_layers)) {
   PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && spec.skew >= 0);
   PENSTOCK_CHECK(spec.repeat >= 0 && spec.follow >= 0 && spec.repeat + spec.follow < 1);
-  PENSTOCK_CHECK(spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1 && (spec.follow == 0 || spec.counts.empty()));
+  PENSTOCK_CHECK(spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1);
   PENSTOCK_CHECK(spec.counts.empty() || spec.counts.size() == moe_layers_.size());
-  for (const std::vector<int64_t>& of_layer : spec.counts) {
-    std::vector<double> weights;
-    for (const int64_t count : of_layer) weights.push_back(static_cast<double>(std::max<int64_t>(1, count)));
-    weights_.emplace_back(std::move(weights));
-  }
+  for (const std::vector<int64_t>& of_layer : spec.counts) weights_.push_back(FromCounts(of_layer, num_topk));
   if (!weights_.empty()) return;
   std::vector<double> weights;
   for (int64_t i = 0; i < num_experts; ++i) weights.push_back(std::pow(static_cast<double>(i + 1), -spec.skew));
   weights_.emplace_back(std::move(weights));
 }
 
-GeneratedRouting::Weights::Weights(std::vector<double> of_experts)
-    : weights(std::move(of_experts)), sums(weights.size()) {
+GeneratedRouting::Weights::Weights(std::vector<double> of_places)
+    : weights(std::move(of_places)), sums(weights.size()) {
   std::partial_sum(weights.begin(), weights.end(), sums.begin());
+}
+
+// A row's choices differ, so popular experts are chosen less often than their weights say. Finds the weights of which
+// the counts come. With draws from all experts until num_topk different ones are drawn, say `num_draws` on average, an
+// expert of weight w is among them with probability 1 - (1 - w)^num_draws. The weights' sum is 1 for one number only.
+GeneratedRouting::Weights GeneratedRouting::FromCounts(std::span<const int64_t> counts, int64_t num_topk) {
+  std::vector<int32_t> order(counts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return counts[a] > counts[b]; });
+  const auto num_chosen = std::max<int64_t>(num_topk, std::reduce(counts.begin(), counts.end(), int64_t{0}));
+  const auto num_rows = static_cast<double>(num_chosen) / static_cast<double>(num_topk);
+  std::vector<double> left_out;  // by place: the share of the rows that did not choose the expert
+  for (const int32_t expert_idx : order) {
+    const auto count = static_cast<double>(std::max<int64_t>(1, counts[expert_idx]));
+    left_out.push_back(std::clamp(1 - count / num_rows, 0.5 / num_rows, 1.0));
+  }
+  std::vector<double> of_places(left_out.size());
+  const auto sum_with = [&](double num_draws) {
+    double sum = 0;
+    for (size_t i = 0; i < left_out.size(); ++i) sum += of_places[i] = 1 - std::pow(left_out[i], 1 / num_draws);
+    return sum;
+  };
+  double low = 1, high = 1e6;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = std::sqrt(low * high);
+    (sum_with(middle) > 1 ? low : high) = middle;
+  }
+  Weights weights(std::move(of_places));
+  weights.order = std::move(order);
+  return weights;
 }
 
 int64_t GeneratedRouting::LayerBefore(int64_t layer_idx) const {
@@ -74,7 +100,7 @@ int32_t GeneratedRouting::Draw(uint64_t state, const Weights& experts) {
   const double draw = Uniform(state) * sums.back();
   const auto place =
       std::min<int64_t>(std::upper_bound(sums.begin(), sums.end(), draw) - sums.begin(), experts.num_experts() - 1);
-  return static_cast<int32_t>((experts.first + place) % experts.num_experts());
+  return experts.ExpertAt(place);
 }
 
 // Draws one expert after the other, each by its weight among the remaining ones.
@@ -94,7 +120,7 @@ void GeneratedRouting::ChooseByWeight(uint64_t state, const Weights& experts, st
     }
     sum -= left[place];
     left[place] = 0;
-    choices.push_back(static_cast<int32_t>((experts.first + place) % num_experts));
+    choices.push_back(experts.ExpertAt(place));
   }
 }
 

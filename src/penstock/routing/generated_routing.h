@@ -22,16 +22,19 @@ struct RoutingSpec {
   // square of this. 0: gates predict nothing.
   double gate_accuracy = 0;
   int64_t first_row = 0;  // rows are counted from here, so that several ranks draw different ones
-  // Instead of `skew`: how often each expert was chosen in a recorded run, [num_moe_layers][num_experts]. One that
-  // never was counts once.
+  // Instead of `skew`: how often each expert was chosen in earlier runs, [num_moe_layers][num_experts]. One that never
+  // was counts once.
   std::vector<std::vector<int64_t>> counts = {};
 };
+
+// Routing like that of the demo model, for models of which nothing is known: docs/decisions/routing.md has the fit.
+constexpr RoutingSpec TypicalRouting() { return {.skew = 0.8, .repeat = 0.12, .follow = 0.4}; }
 
 // Choices depend only on the spec, step, layer and row, not on the order of the calls.
 class GeneratedRouting : public RoutingSource {
  public:
   // `moe_layers` lists the model's layers with experts; ChoicesAhead(), counts and `follow` need it. REQUIRES: 1 <=
-  // num_topk <= num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1, and no counts with `follow`.
+  // num_topk <= num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1.
   GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
                    std::vector<int64_t> moe_layers = {});
 
@@ -43,15 +46,20 @@ class GeneratedRouting : public RoutingSource {
 
  private:
   uint64_t StateOf(int64_t step, int64_t layer_idx, int64_t row_idx) const;
-  // How likely the experts of a layer are, in an order that begins with expert `first`.
+  // How likely the experts of a layer are, by their places: the most likely one first.
   struct Weights {
-    explicit Weights(std::vector<double> of_experts);
+    explicit Weights(std::vector<double> of_places);
     int64_t num_experts() const { return static_cast<int64_t>(weights.size()); }
+    int32_t ExpertAt(int64_t place) const {
+      return order.empty() ? static_cast<int32_t>((first + place) % num_experts()) : order[place];
+    }
 
     std::vector<double> weights;
-    std::vector<double> sums;  // of the weights up to each one
+    std::vector<double> sums;    // of the weights up to each one
+    std::vector<int32_t> order;  // the experts by place; empty: those that follow `first`, round and round
     int64_t first = 0;
   };
+  static Weights FromCounts(std::span<const int64_t> counts, int64_t num_topk);
   Weights& WeightsOf(int64_t layer_idx);
   // Returns the layer with experts before this one, or -1.
   int64_t LayerBefore(int64_t layer_idx) const;

@@ -154,7 +154,7 @@ class ScheduleSearch {
     if (!is_short && best_.has_value() && quick_s > kHopeless * best_quick_s_) return false;
     RunEstimate estimate = estimator->Estimate();
     if (is_short) {
-      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware_, workload_, {});
+      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware_, workload_);
       if (whole.ok()) static_cast<RunTotals&>(estimate) = *whole;
     }
     if (best_.has_value() && estimate.generation_tokens_per_s() <= best_->estimate.generation_tokens_per_s()) {
@@ -382,7 +382,7 @@ std::span<PolicyChoice> CheckBest(std::span<PolicyChoice> choices, const Describ
       const absl::StatusOr<EnginePlan> plan = PlanOn(hardware, choice.options, model);
       if (!plan.ok()) return;
       const SimulationInputs inputs{.config = model.config(), .plan = *plan, .num_threads = choice.options.threads};
-      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware, workload, {});
+      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware, workload);
       if (whole.ok()) static_cast<RunTotals&>(choice.estimate) = *whole;
     });
     num_checked = end;
@@ -433,7 +433,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   // Each worker draws a routing of its own, and all draw the same choices.
   const int max_threads = num_threads > 0 ? num_threads : NumUsableCpus();
   ThreadPool pool(std::min(max_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
-  std::vector<RepeatedRouting> routings(pool.num_workers(), RepeatedRouting(model.config()));
+  std::vector<RepeatedRouting> routings(pool.num_workers(), RepeatedRouting(model.config(), workload.routing));
   std::vector<char> can_run(searches.size());
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
     const size_t idx = i;

@@ -238,8 +238,9 @@ int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
   return std::clamp<int64_t>((num_pages - num_shared) / num_own, 1, policy.plan.batch_size);
 }
 
-RepeatedRouting::RepeatedRouting(const ModelConfig& config)
-    : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), {}),
+RepeatedRouting::RepeatedRouting(const ModelConfig& config, const RoutingSpec& spec)
+    : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), spec,
+             config.moe_layers()),
       num_topk_(config.num_topk),
       layers_(config.num_layers) {}
 

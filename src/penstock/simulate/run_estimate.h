@@ -22,10 +22,11 @@ struct RunEstimate : RunTotals {
 // Returns how many sequences of the workload the plan computes at once: the places of the batch that have KV pages.
 int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload);
 
-// Uniform routing that is drawn once and serves all estimates of a model, whatever their plans.
+// Generated routing that is drawn once and serves all estimates of a model, whatever their plans. Choices of the last
+// token are not repeated.
 class RepeatedRouting : public RoutingSource {
  public:
-  explicit RepeatedRouting(const ModelConfig& config);
+  RepeatedRouting(const ModelConfig& config, const RoutingSpec& spec);
 
   // REQUIRES: first_row + num_rows <= kMaxRows.
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;

@@ -55,6 +55,6 @@ absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan);
 
 // Simulates a whole run of the workload. kUsage as in SimulateTrace(), kResources as in CheckFits().
 absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
-                                              const Workload& workload, const RoutingSpec& routing);
+                                              const Workload& workload);
 
 }  // namespace penstock

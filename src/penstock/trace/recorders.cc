@@ -36,16 +36,27 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
     sinks.push_back(recorders->timeline_.get());
   }
   if (!sinks.empty()) recorders->sinks_ = std::make_unique<TaskSinks>(std::move(sinks));
-  if (options.routing_path.empty()) {
-    if (options.routing_scores) return UsageError("--record-scores: give --record-routing FILE, too");
-    return recorders;
+  if (options.routing_path.empty() && options.routing_scores) {
+    return UsageError("--record-scores: give --record-routing FILE, too");
   }
-  if (config.num_moe_layers() == 0) return UsageError("--record-routing: the model has no experts");
+  const int64_t num_moe_layers = config.num_moe_layers();
+  if (!options.routing_path.empty() && num_moe_layers == 0) {
+    return UsageError("--record-routing: the model has no experts");
+  }
+  if (options.learns_routing && num_moe_layers > 0) recorders->counts_.emplace(num_moe_layers, config.num_experts);
+  if (options.routing_path.empty() && !recorders->counts_.has_value()) return recorders;
+  recorders->records_.resize(num_moe_layers);
+  int64_t moe_layer = 0;
+  for (const bool has_experts : config.layer_has_experts) {
+    recorders->moe_layer_of_.push_back(moe_layer);
+    moe_layer += has_experts ? 1 : 0;
+  }
   RoutingTraceHeader& header = recorders->header_;
   header = {.model = model.name,
-            .num_layers = config.num_moe_layers(),
+            .num_layers = num_moe_layers,
             .num_experts = config.num_experts,
             .num_topk = config.num_topk};
+  if (options.routing_path.empty()) return recorders;
   if (options.routing_scores) {
     header.num_ranked = NumRanked(config);
     header.num_ahead = config.encoder.is_on() ? 0 : kMaxAhead;  // gates of the other side say nothing
@@ -53,12 +64,6 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
     header.fingerprint = model.fingerprint;
   }
   PENSTOCK_ASSIGN_OR_RETURN(recorders->routing_, RoutingTraceWriter::Create(options.routing_path, header));
-  int64_t num_moe_layers = 0;
-  for (const bool has_experts : config.layer_has_experts) {
-    recorders->moe_layer_of_.push_back(num_moe_layers);
-    num_moe_layers += has_experts ? 1 : 0;
-  }
-  recorders->records_.resize(num_moe_layers);
   return recorders;
 }
 
@@ -67,6 +72,12 @@ uint64_t Recorders::MemoryBytes(const EngineOptions& options, const ModelConfig&
   if (!options.trace_path.empty()) bytes += kMiB;
   // The page is written as one string, with up to 200 bytes for each task.
   if (!options.trace_html_path.empty()) bytes += kTimelineTasks * 300;
+  if (options.learns_routing) {
+    bytes += static_cast<uint64_t>(config.num_moe_layers() * config.num_experts) * sizeof(int64_t);
+    if (options.routing_path.empty()) {
+      bytes += static_cast<uint64_t>(max_rows * config.num_moe_layers() * config.num_topk) * sizeof(int32_t);
+    }
+  }
   if (!options.routing_path.empty()) {
     // Choices, ranked experts with their scores, and the choices ahead.
     const int64_t of_row =
@@ -112,12 +123,14 @@ void Recorders::Rank(std::span<const float> scores, int64_t row, int64_t row_idx
 
 void Recorders::AddPass(const RowBatch& batch, double begin_s, double end_s) {
   if (trace_ != nullptr) trace_->AddSpan("step", begin_s, end_s);
-  if (routing_ == nullptr) return;
+  if (!records_routing()) return;
   const size_t num_rows = batch.positions.size();
   bool is_first = true;
   for (size_t layer = 0; layer < records_.size(); ++layer) {
     RoutingTraceRecord record = std::exchange(records_[layer], {});
     if (record.topk_idx.size() != num_rows * static_cast<size_t>(header_.num_topk)) continue;  // the pass failed
+    if (counts_.has_value()) counts_->Add(static_cast<int64_t>(layer), record.topk_idx, batch.sequence_ids);
+    if (routing_ == nullptr) continue;
     record.step_idx = num_passes_;
     record.layer_idx = static_cast<int64_t>(layer);
     record.sequence_ids = batch.sequence_ids;

@@ -1,8 +1,9 @@
-// The recordings that --trace, --trace-html and --record-routing ask for.
+// The recordings that --trace, --trace-html and --record-routing ask for, and counts of choices.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "penstock/engine.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/operations.h"
+#include "penstock/routing/routing_counts.h"
 #include "penstock/routing/routing_trace.h"
 #include "penstock/trace/chrome_trace.h"
 #include "penstock/trace/task_sinks.h"
@@ -32,9 +34,12 @@ class Recorders {
   void AddPass(const RowBatch& batch, double begin_s, double end_s);
   // Adds the choices of some rows of the present pass; `routing` gives their scores.
   void AddRouting(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices, RoutingSource& routing);
-  bool records_routing() const { return routing_ != nullptr; }
+  bool records_routing() const { return routing_ != nullptr || counts_.has_value(); }
   // Returns whether scores are recorded, and the choices that the gates of the next layers would have made.
   bool records_scores() const { return header_.num_ranked > 0; }
+
+  // Returns the choices so far; nothing unless EngineOptions::learns_routing asks for them.
+  const std::optional<RoutingCounts>& counts() const { return counts_; }
 
   // Ends the files; kIo when one could not be written. REQUIRES: called once.
   absl::Status Close();
@@ -49,6 +54,7 @@ class Recorders {
   std::unique_ptr<Timeline> timeline_;
   std::unique_ptr<TaskSinks> sinks_;
   std::unique_ptr<RoutingTraceWriter> routing_;
+  std::optional<RoutingCounts> counts_;
   RoutingTraceHeader header_;
   std::vector<int64_t> moe_layer_of_;        // [num_layers]: index among the layers with experts
   std::vector<RoutingTraceRecord> records_;  // the present pass, by MoE layer

@@ -11,6 +11,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/hardware/presets.h"
+#include "penstock/measure/learned_routing.h"
 #include "penstock/measure/probe.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/formats.h"
@@ -43,7 +44,7 @@ absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
 }
 
 absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Workload workload, ParseWorkload(flags.workload));
+  PENSTOCK_ASSIGN_OR_RETURN(Workload workload, ParseWorkload(flags.workload));
   ModelFlags model_flags = flags.model;
   const bool all_schedules = model_flags.schedule == "all";
   if (all_schedules) model_flags.schedule.reset();
@@ -53,6 +54,7 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   // The same memory as in a run on this machine.
   if (is_this_machine) {
     PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+    workload.routing = ExpectedRouting(model);
   }
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine ? CachedProbe({.options = options, .model = &model})
                                                                : ParseHardwareFlag(flags.hardware));
@@ -73,7 +75,7 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   }
   return Described{.model = std::move(model),
                    .hardware = std::move(hardware),
-                   .workload = workload,
+                   .workload = std::move(workload),
                    .options = std::move(options),
                    .all_schedules = all_schedules};
 }
