@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "penstock/base/bytes.h"
@@ -18,8 +19,8 @@ namespace {
 constexpr double kRateSeconds = 0.3;
 constexpr double kDiskSeconds = 1.5;
 
-// GuessRates() assumes these rates of a thread that reads weights and of a disk. It measures the others for
-// kGuessSeconds each.
+// GuessRates() assumes these rates of a thread that reads weights, if there are few, and of a disk that was not read
+// yet. It measures the others for kGuessSeconds each.
 constexpr double kThreadBytesPerSecond = 12e9;
 constexpr double kDiskBytesPerSecond = 2e9;
 constexpr double kGuessSeconds = 0.01;
@@ -244,9 +245,18 @@ absl::Status Executor::AgreeOnRates() {
 
 void Executor::GuessRates() {
   const Arithmetic arithmetic = RowArithmetic(formats_.rows.ffn);
-  rates_.host_compute = Roofline(OpsPerSecond(arithmetic, *pool_, kGuessSeconds).value_or(1e9),
-                                 kThreadBytesPerSecond * pool_->num_workers());
-  rates_.disk_to_dram = TransferTime(kDiskBytesPerSecond);
+  // Fewer weights may lie in a processor's caches.
+  constexpr uint64_t kBeyondCaches = 256 * kMiB;
+  const std::span<const std::byte> weights = host_.dense->bytes();
+  const double bytes_per_s = weights.size() >= kBeyondCaches ? ReadBytesPerSecond(weights, *pool_, kGuessSeconds)
+                                                             : kThreadBytesPerSecond * pool_->num_workers();
+  rates_.host_compute = Roofline(OpsPerSecond(arithmetic, *pool_, kGuessSeconds).value_or(1e9), bytes_per_s);
+  const auto learned = [this](LaneIdx lane, double guess_bytes_per_s) -> TaskDuration {
+    const LearnedLink& link = links_.emplace_back(LearnedLink{lane, LearnedBandwidth(guess_bytes_per_s)});
+    return
+        [&link](const TaskCost& cost) { return static_cast<double>(cost.link_bytes) / link.bandwidth.bytes_per_s(); };
+  };
+  rates_.disk_to_dram = learned(disk_lane_, kDiskBytesPerSecond);
   if (device_ == nullptr) return;
   const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // only a GPU's memory is measured
   const ProcessorRates of_device =
@@ -254,8 +264,26 @@ void Executor::GuessRates() {
   rates_.device_compute = Roofline(
       std::max(1e9, of_device.ops_per_s),
       of_device.memory_bytes_per_s > 0 ? of_device.memory_bytes_per_s : kThreadBytesPerSecond * device_->num_workers());
-  rates_.dram_to_pinned = rates_.dram_to_device = rates_.device_to_dram =
-      TransferTime(device_->MeasureLink(kGuessSeconds));
+  const double link_bytes_per_s = device_->MeasureLink(kGuessSeconds);
+  rates_.dram_to_pinned = learned(device_lanes_.dram_to_pinned, link_bytes_per_s);
+  rates_.dram_to_device = learned(device_lanes_.dram_to_device, link_bytes_per_s);
+  rates_.device_to_dram = TransferTime(link_bytes_per_s);
+}
+
+void Executor::LearnLinks() {
+  // Small transfers, like those of rows, mostly wait.
+  constexpr uint64_t kLarge = 512 * kKiB;
+  if (links_.empty()) return;
+  const std::vector<LaneUsage> lanes = runtime_.Usage();
+  for (LearnedLink& link : links_) {
+    const LaneUsage now = lanes[link.lane];
+    const uint64_t bytes = now.cost.link_bytes - link.before.cost.link_bytes;
+    const int64_t num_tasks = now.num_tasks - link.before.num_tasks;
+    if (num_tasks > 0 && bytes / static_cast<uint64_t>(num_tasks) >= kLarge) {
+      link.bandwidth.Learn(bytes, now.busy_s - link.before.busy_s);
+    }
+    link.before = now;
+  }
 }
 
 absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
@@ -312,6 +340,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
   }
   PENSTOCK_RETURN_IF_ERROR(status);
   expert_slowdown_ = pass.ffn().ExpertSlowdown() * agreed_slowdown_;
+  LearnLinks();
   recorders_->AddPass(batch, begin_s, runtime_.now_s());
   return absl::OkStatus();
 }

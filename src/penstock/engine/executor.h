@@ -83,14 +83,23 @@ class Executor {
     std::unique_ptr<Operations> operations;
   };
 
+  // A link whose rate is learnt from its transfers.
+  struct LearnedLink {
+    LaneIdx lane = 0;
+    LearnedBandwidth bandwidth;
+    LaneUsage before = {};  // the lane's, when it was learnt from last
+  };
+
   explicit Executor(Args& args);
   absl::Status CreateHost(const Args& args);
   absl::Status CreateDevice(const Args& args);
   absl::Status CreateKvCache(const Args& args, const RankSplit& split);
   absl::Status CreateHeads(const Args& args, const HeadRange& heads);
   absl::Status CreateExperts(const Args& args);
-  // Sets rates_ to rough guesses. Schedules that plan by them correct them while they run.
+  // Sets rates_ to what short measurements show, and to guesses. LearnLinks() corrects those of links after each pass.
+  // Schedules that plan by rates correct those of processors while they run.
   void GuessRates();
+  void LearnLinks();
   // Measures the network and the processors of all ranks, which then have the same rates.
   absl::Status AgreeOnRates();
   ProcessorRates MeasureHost(double seconds) const;
@@ -122,7 +131,8 @@ class Executor {
   std::optional<KvStaging> kv_staging_;
   bool device_holds_kv_ = false;
   ExpertTiers experts_;
-  LaneRates rates_;  // for schedules that plan by times
+  LaneRates rates_;                // for schedules that plan by times
+  std::deque<LearnedLink> links_;  // rates_ refers to them
   ScheduleOptions schedule_options_;
   std::unique_ptr<Schedule> schedule_;  // holds leases, so it is destroyed before the experts
 };
