@@ -51,6 +51,9 @@ enum class KvTier : uint8_t { kDram, kDevice };
 // device, their KV entries are copied there and back, as under zigzag.
 enum class PromptAttention : uint8_t { kHost, kDevice };
 
+// Which experts never leave their tier, with eviction static: equally many of each layer, or all of the first layers.
+enum class PinnedExperts : uint8_t { kEvenly, kLayers };
+
 // How several ranks divide attention: by sequences (data parallelism), or by heads (tensor parallelism).
 enum class AttentionParallel : uint8_t { kSequences, kHeads };
 
@@ -71,6 +74,7 @@ struct Policy {
   std::optional<KvTier> kv_tier = {};
   // Default: kDevice if the device has room for the KV entries of two micro-batches.
   std::optional<PromptAttention> prompt_attention = {};
+  std::optional<PinnedExperts> pinned_experts = {};  // with eviction static; default: kEvenly
   // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
   int64_t streaming_slots = 0;
   // With a device: the number of layers whose experts are read from disk into DRAM ahead of the device. 0: as many

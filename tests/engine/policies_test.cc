@@ -51,6 +51,7 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
     }
   }
   policy.eviction = draw.From(ChoicesAndNone(Evictions()));
+  if (policy.eviction == Eviction::kStatic) policy.pinned_experts = draw.From(ChoicesAndNone(PinnedExpertsTable()));
   policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
   policy.streaming_slots = draw.From<int64_t>({0, 1, 2, 3, 9});
   policy.hot_experts = draw.From<int64_t>({0, 1, 5});
@@ -77,14 +78,15 @@ std::string Describe(const EngineOptions& options) {
   return fmt::format(
       "memory {} device {} of {} kv {} prompts {} window {} threads {} batch {} chunk {} io_uring {} direct {} "
       "schedule {} "
-      "eviction {} "
+      "eviction {} pinned {} "
       "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {} rule {} predictor {}",
       options.memory_bytes, options.device, options.device_memory_bytes, ChoiceName(policy.kv_tier, KvTiers()),
       ChoiceName(policy.prompt_attention, PromptAttentions()), policy.disk_window, options.threads, options.batch_size,
       options.prefill_chunk, options.io_uring, options.direct_io, ChoiceName(policy.schedule, Schedules()),
-      ChoiceName(policy.eviction, Evictions()), policy.micro_batch_size, policy.streaming_slots, policy.hot_experts,
-      policy.path_length, policy.multi_batch, policy.hot_prefetch, policy.reorder,
-      ChoiceName(policy.hybrid_rule, HybridRules()), ChoiceName(policy.predictor, Predictors()));
+      ChoiceName(policy.eviction, Evictions()), ChoiceName(policy.pinned_experts, PinnedExpertsTable()),
+      policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length, policy.multi_batch,
+      policy.hot_prefetch, policy.reorder, ChoiceName(policy.hybrid_rule, HybridRules()),
+      ChoiceName(policy.predictor, Predictors()));
 }
 
 // A network that predicts nonsense, for a model or for a fine-tune of it.
@@ -210,6 +212,7 @@ TEST(Policies, EveryNameIsKnown) {
   check(HybridRules());
   check(KvTiers());
   check(PromptAttentions());
+  check(PinnedExpertsTable());
   check(ComputeDtypes());
   check(KvFormats());
 }

@@ -274,6 +274,16 @@ TEST_F(ExpertStoreTest, PinnedExpertsNeverLeave) {
   }
 }
 
+TEST_F(ExpertStoreTest, WholeLayersArePinnedFromTheFirstOn) {
+  Prepare(0);
+  const ExpertLayouts layouts(map_, files_, ComputeDtype::kF32);
+  const ExpertSet first = PinFirst(layouts, kNumExperts + 1), next = PinFirst(layouts, 2, first);
+  for (int key = 0; key < kNumLayers * kNumExperts; ++key) {
+    EXPECT_EQ(first[ExpertKey{key}], key <= kNumExperts) << key;
+    EXPECT_EQ(next[ExpertKey{key}], key == kNumExperts + 1 || key == kNumExperts + 2) << key;
+  }
+}
+
 TEST_F(ExpertStoreTest, PreloadFillsTheSlots) {
   Prepare(0);
   auto store = MakeStore(ComputeDtype::kF32, 10, Eviction::kLru);

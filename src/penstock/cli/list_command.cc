@@ -35,6 +35,7 @@ std::vector<Table> Tables() {
           {"evictions", "policy: eviction", ChoiceList(Evictions())},
           {"rules", "policy: hybrid_rule", ChoiceList(HybridRules())},
           {"kv-tiers", "policy: kv_tier", ChoiceList(KvTiers())},
+          {"pinned-experts", "policy: pinned_experts", ChoiceList(PinnedExpertsTable())},
           {"prompt-attentions", "policy: prompt_attention", ChoiceList(PromptAttentions())},
           {"attention-parallel", "--parallel attention=", ChoiceList(AttentionParallels())},
           {"expert-parallel", "--parallel experts=", ChoiceList(ExpertParallels())},

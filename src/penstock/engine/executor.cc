@@ -201,6 +201,7 @@ absl::Status Executor::CreateExperts(const Args& args) {
                              .disk_lane = disk_lane_,
                              .dram = {.num_slots = plan.num_expert_slots, .num_pinned = plan.num_pinned_experts},
                              .eviction = args.policy.eviction,
+                             .pinned = args.policy.pinned,
                              .popularity = args.popularity,
                              .memory = &host_memory(),
                              .pool = &args.pool};

@@ -307,16 +307,32 @@ double ExpertStore::MeasureDisk(double seconds) {
   return bytes == 0 ? 0 : static_cast<double>(bytes) / (runtime_->now_s() - begin_s);
 }
 
-ExpertSet PinEvenly(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken) {
-  ExpertSet pinned(static_cast<size_t>(layouts.num_experts()));
+namespace {
+
+std::vector<ExpertKey> KeysWithout(const ExpertLayouts& layouts, const ExpertSet& taken) {
   std::vector<ExpertKey> keys;
   for (ExpertKey key{0}; key < layouts.end_key(); ++key) {
     if (taken.empty() || !taken[key]) keys.push_back(key);
   }
+  return keys;
+}
+
+}  // namespace
+
+ExpertSet PinEvenly(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken) {
+  ExpertSet pinned(static_cast<size_t>(layouts.num_experts()));
+  const std::vector<ExpertKey> keys = KeysWithout(layouts, taken);
   const auto num_keys = std::ssize(keys);
   for (int64_t i = 0; i < num_keys; ++i) {
     pinned[keys[i]] = (i + 1) * count / num_keys > i * count / num_keys;
   }
+  return pinned;
+}
+
+ExpertSet PinFirst(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken) {
+  ExpertSet pinned(static_cast<size_t>(layouts.num_experts()));
+  const std::vector<ExpertKey> keys = KeysWithout(layouts, taken);
+  for (int64_t i = 0; i < count; ++i) pinned[keys[i]] = true;
   return pinned;
 }
 

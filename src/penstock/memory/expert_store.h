@@ -241,6 +241,10 @@ class ExpertStore {
 // that every layer leaves the same work to the link.
 ExpertSet PinEvenly(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken = {});
 
+// Chooses the first `count` experts, layer by layer, without those in `taken` [num_experts]. REQUIRES: so many are
+// left.
+ExpertSet PinFirst(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken = {});
+
 // Chooses the `count` experts that are wanted most often by `popularity` [num_experts], in any layer. REQUIRES: count
 // <= num_experts.
 ExpertSet PinMostPopular(std::span<const double> popularity, int64_t count);

@@ -11,9 +11,13 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   ExpertTiers tiers;
   if (args.layouts.num_experts() == 0) return tiers;
   const bool has_device = args.device.has_value();
+  const auto pin = [&](int64_t count, const ExpertSet& taken) {
+    return args.pinned == PinnedExperts::kEvenly ? PinEvenly(args.layouts, count, taken)
+                                                 : PinFirst(args.layouts, count, taken);
+  };
   // Chooses experts for the tier that computes the layers.
   const auto choose = [&](int64_t count) {
-    return args.popularity.empty() ? PinEvenly(args.layouts, count) : PinMostPopular(args.popularity, count);
+    return args.popularity.empty() ? pin(count, {}) : PinMostPopular(args.popularity, count);
   };
   const auto make_store = [&](std::unique_ptr<ExpertSource> source, Memory* memory, const ExpertRoom& room,
                               Eviction eviction, ExpertSet pinned) {
@@ -28,11 +32,10 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   };
   // DRAM need not keep experts that a device keeps.
   PENSTOCK_ASSIGN_OR_RETURN(
-      tiers.dram,
-      make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.memory, args.dram,
-                 has_device ? Eviction::kStatic : args.eviction,
-                 has_device ? PinEvenly(args.layouts, args.dram.num_pinned, choose(args.device->room.num_pinned))
-                            : choose(args.dram.num_pinned)));
+      tiers.dram, make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.memory,
+                             args.dram, has_device ? Eviction::kStatic : args.eviction,
+                             has_device ? pin(args.dram.num_pinned, choose(args.device->room.num_pinned))
+                                        : choose(args.dram.num_pinned)));
   if (args.dram.num_slots == args.layouts.num_experts()) {
     PENSTOCK_RETURN_IF_ERROR(tiers.dram->Preload(args.pool));
   }

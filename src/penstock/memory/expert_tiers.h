@@ -12,6 +12,7 @@
 #include "penstock/memory/eviction.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/memory/expert_store.h"
+#include "penstock/policy.h"
 #include "penstock/runtime/runtime.h"
 
 namespace penstock {
@@ -44,7 +45,8 @@ struct ExpertTiers {
     ExpertRoom dram;
     std::optional<Device> device = std::nullopt;
     Eviction eviction = Eviction::kStatic;  // eviction policy of the tier that computes the layers
-    // [num_experts]: the most wanted experts are pinned or preloaded. Empty: equally many of each layer.
+    PinnedExperts pinned = PinnedExperts::kEvenly;
+    // [num_experts]: the most wanted experts are pinned or preloaded. Empty: as `pinned` says.
     std::span<const double> popularity = {};
     // Null in a simulation, which has no bytes:
     Memory* memory = nullptr;    // memory of DRAM's slots

@@ -69,6 +69,20 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, const Sc
   return absl::OkStatus();
 }
 
+absl::Status CheckPinned(const EngineOptions& options, ScheduleKind kind, Eviction eviction) {
+  const std::optional<PinnedExperts> pinned = options.policy.pinned_experts;
+  if (!pinned.has_value()) return absl::OkStatus();
+  if (eviction != Eviction::kStatic) {
+    return UsageError("pinned_experts {}: with eviction {} every expert may leave; only static keeps some",
+                      ChoiceName(pinned, PinnedExpertsTable()), TraitsOf(eviction).name);
+  }
+  if (PinsByPopularity(options.policy, kind, eviction)) {
+    return UsageError("pinned_experts {}: the correlation table chooses the pinned experts",
+                      ChoiceName(pinned, PinnedExpertsTable()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCorrelation(const EngineOptions& options, ScheduleKind kind, Eviction eviction) {
   if (!TraitsOf(kind).learns_correlation && !options.correlation_path.empty()) {
     return UsageError("a correlation table is learnt by klotski, and the schedule is {}", TraitsOf(kind).name);
@@ -137,6 +151,10 @@ constexpr KvTierTraits kKvTiers[] = {
     {KvTier::kDevice, "device", "in the device's memory"},
 };
 
+constexpr PinnedExpertsTraits kPinnedExperts[] = {
+    {PinnedExperts::kEvenly, "evenly", "equally many experts of each layer"},
+    {PinnedExperts::kLayers, "layers", "all experts of the first layers (Klotski's placement)"},
+};
 constexpr PromptAttentionTraits kPromptAttentions[] = {
     {PromptAttention::kHost, "host", "like all other attention: on the host, where the KV cache lies"},
     {PromptAttention::kDevice, "device", "on the device; KV entries of prompts are copied there and back"},
@@ -157,6 +175,7 @@ constexpr ExpertParallelTraits kExpertParallels[] = {
 
 std::span<const KvTierTraits> KvTiers() { return kKvTiers; }
 std::span<const PromptAttentionTraits> PromptAttentions() { return kPromptAttentions; }
+std::span<const PinnedExpertsTraits> PinnedExpertsTable() { return kPinnedExperts; }
 std::span<const AttentionParallelTraits> AttentionParallels() { return kAttentionParallels; }
 std::span<const ExpertParallelTraits> ExpertParallels() { return kExpertParallels; }
 
@@ -270,6 +289,8 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
                                        plan.num_experts_total - plan.device.num_pinned_experts);
   }
   PENSTOCK_RETURN_IF_ERROR(CheckCorrelation(options, kind, chosen.eviction));
+  PENSTOCK_RETURN_IF_ERROR(CheckPinned(options, kind, chosen.eviction));
+  chosen.pinned = policy.pinned_experts.value_or(PinnedExperts::kEvenly);
   plan.schedule = kind;
   plan.eviction = chosen.eviction;
   return chosen;

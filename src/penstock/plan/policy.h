@@ -22,7 +22,8 @@ namespace penstock {
 struct ChosenPolicy {
   ScheduleOptions schedule;
   Eviction eviction = Eviction::kLru;  // eviction policy of the tier that computes the layers
-  std::optional<DeviceSpec> device;    // the plan's device, if there is one
+  PinnedExperts pinned = PinnedExperts::kEvenly;
+  std::optional<DeviceSpec> device;  // the plan's device, if there is one
   KvWindow kv_window;
   MemoryPlan plan;
 
@@ -45,6 +46,14 @@ struct PromptAttentionTraits {
   std::string_view summary;  // one line for people
 };
 std::span<const PromptAttentionTraits> PromptAttentions();
+
+// A row of the table of ways to choose the experts that never leave.
+struct PinnedExpertsTraits {
+  PinnedExperts value;
+  std::string_view name;     // "evenly"
+  std::string_view summary;  // one line for people
+};
+std::span<const PinnedExpertsTraits> PinnedExpertsTable();
 
 // A row of the table of ways to divide attention.
 struct AttentionParallelTraits {

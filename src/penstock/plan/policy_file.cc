@@ -100,6 +100,7 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("micro_batch_size", policy.micro_batch_size);
   visit("kv_tier", policy.kv_tier, KvTiers());
   visit("prompt_attention", policy.prompt_attention, PromptAttentions());
+  visit("pinned_experts", policy.pinned_experts, PinnedExpertsTable());
   visit("prefill_chunk", options.prefill_chunk);
   visit("streaming_slots", policy.streaming_slots);
   visit("disk_window", policy.disk_window);

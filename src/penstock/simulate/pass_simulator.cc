@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                              .disk_lane = s.disk_lane_,
                              .dram = a.dram,
                              .eviction = a.eviction,
+                             .pinned = a.pinned,
                              .popularity = a.popularity};
   if (a.device.has_value()) {
     s.device_.holds_kv_cache = a.device->staged_pages == 0 && !TraitsOf(a.schedule.kind).attends_on_host;

@@ -33,6 +33,7 @@ class PassSimulator {
     ScheduleOptions schedule;
     Eviction eviction = Eviction::kStatic;  // eviction policy of the tier that computes the layers
     ExpertRoom dram = {};
+    PinnedExperts pinned = PinnedExperts::kEvenly;
     std::span<const double> popularity = {};  // see ExpertTiers::Args; only read by Create()
     std::optional<Device> device = std::nullopt;
     int64_t rows_at_once = 16;  // rows whose logits are computed at once

@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
                            .eviction = policy.eviction,
                            .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},
                                           policy.device.has_value() ? Eviction::kStatic : policy.eviction),
+                           .pinned = policy.pinned,
                            // Popularity is only known for the experts of the whole model.
                            .popularity = &fewer == &inputs.config ? std::span<const double>(inputs.plan.popularity)
                                                                   : std::span<const double>(),
