@@ -62,7 +62,7 @@ TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
   const EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
   const std::vector<Answer> expected = RunAll(base, requests);
   ExpectSameAnswers(base, requests, expected);
-  // Models without weights in blocks have only one arithmetic.
+  // Models without weights in codes or blocks have only one arithmetic.
   EngineOptions exact = base;
   exact.activations = ActivationFormat::kF32;
   const std::vector<Answer> of_floats = RunAll(exact, requests);
@@ -113,6 +113,20 @@ TEST_P(PackedEqualityTest, EveryPackedFormatGivesTheSameBits) {
     for (const kernels::Isa isa : kernels::SupportedIsas()) {
       ::setenv("PENSTOCK_FORCE_ISA", std::string(kernels::IsaName(isa)).c_str(), 1);
       EXPECT_EQ(RunAll(base, requests), expected) << kernels::IsaName(isa);
+    }
+    ::unsetenv("PENSTOCK_FORCE_ISA");
+    // The same codes, multiplied as floats.
+    base.activations = ActivationFormat::kF32;
+    const std::vector<Answer> of_floats = RunAll(base, requests);
+    if (quantize != "none") {
+      EXPECT_NE(of_floats, expected);
+    }
+    for (const kernels::Isa isa : kernels::SupportedIsas()) {
+      EngineOptions other = base;
+      other.prefill_chunk = 3;
+      other.batch_size = 2;
+      ::setenv("PENSTOCK_FORCE_ISA", std::string(kernels::IsaName(isa)).c_str(), 1);
+      EXPECT_EQ(RunAll(other, requests), of_floats) << kernels::IsaName(isa);
     }
     ::unsetenv("PENSTOCK_FORCE_ISA");
     std::filesystem::remove_all(store);

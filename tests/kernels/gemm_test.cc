@@ -30,9 +30,11 @@ struct Kind {
 const std::vector<Kind> kKinds = [] {
   std::vector<Kind> kinds = {{RowFormat::kBF16, WeightFormat::kBF16},
                              {RowFormat::kBF16, WeightFormat::kQ4_K},
-                             {RowFormat::kBF16, WeightFormat::kFp8}};
+                             {RowFormat::kBF16, WeightFormat::kFp8},
+                             {RowFormat::kBF16, WeightFormat::kInt8},
+                             {RowFormat::kBF16, WeightFormat::kHqq3}};
   for (const WeightFormatTraits& format : kWeightFormats) {
-    if (!TakesInt8Rows(format.value)) kinds.push_back({RowFormat::kF32, format.value});
+    kinds.push_back({RowFormat::kF32, format.value});
     if (MultipliesInt8Rows(format.value)) kinds.push_back({RowFormat::kInt8, format.value});
   }
   return kinds;

@@ -49,7 +49,7 @@ std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {{"bf16 rows", RowFormat::kBF16, WeightFormat::kBF16}};
   for (const WeightFormatTraits& format : kWeightFormats) {
     const std::string name(format.name);
-    if (!TakesInt8Rows(format.value)) kinds.push_back({name, RowFormat::kF32, format.value});
+    kinds.push_back({name, RowFormat::kF32, format.value});
     if (MultipliesInt8Rows(format.value)) kinds.push_back({name + ", int8 rows", RowFormat::kInt8, format.value});
   }
   return kinds;

@@ -184,7 +184,9 @@ class CudaDevice : public Device {
     const auto num_panels = static_cast<int64_t>(weight_bytes / PanelBytes(args.ffn_format, inner_dim));
     const int64_t num_cols = std::min(args.config.expert_dim, kPanelCols * num_panels);
     const int64_t max_rows = std::ssize(a.expert_input) / stride;
-    const bool has_tiles = format != kernels::RowFormat::kF32 && !IsBlocks(args.ffn_format);
+    const bool has_tiles = format == kernels::RowFormat::kInt8
+                               ? IsCodes(args.ffn_format)
+                               : format == kernels::RowFormat::kBF16 && args.ffn_format == WeightFormat::kBF16;
     if (!has_tiles || num_cols == 0 || weights.data == nullptr) return tuning.tiled_from;
     for (const int64_t num_rows : {16, 32, 64, 128, 256, 512}) {
       if (num_rows > max_rows || num_rows * num_cols > std::ssize(a.expert_output)) break;

@@ -82,8 +82,8 @@ enum class Prefetching : uint8_t {
 };
 
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null. kInt8 rows go
-// only with weights for which MultipliesInt8Rows holds. kBF16 rows go with kBF16 weights and with block formats, which
-// are rounded to bf16 for them. For kF32 rows, weights stored as bf16, f16 or blocks give the same bits as if stored as
+// only with weights for which MultipliesInt8Rows holds. kBF16 rows go with kBF16 weights, and with codes and
+// blocks, which are rounded to bf16 for them. For kF32 rows, weights in any format give the same bits as if stored as
 // f32.
 struct GemmArgs {
   int64_t num_rows;   // M

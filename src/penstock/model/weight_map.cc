@@ -54,7 +54,7 @@ class TensorSource {
 };
 
 // Says whether the tensor consists of panels that are multiplied by rows of codes.
-bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && TakesInt8Rows(*tensor.packed); }
+bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && IsCodes(*tensor.packed); }
 
 bool IsCoded(const TensorInfo& tensor) { return tensor.packed.has_value() || tensor.scales.has_value(); }
 
@@ -522,7 +522,7 @@ class Describer : public TensorSource {
     if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
       tensor.packed = WeightFormat::kBF16;
     }
-    if (tensor.name == "lm_head.weight" && TakesInt8Rows(format_)) tensor.packed = WeightFormat::kInt8;
+    if (tensor.name == "lm_head.weight" && IsCodes(format_)) tensor.packed = WeightFormat::kInt8;
     // FP8 and MXFP4 checkpoints keep lm_head in its dtype; MXFP4 ones keep all weights except experts. No kernel
     // multiplies MLA's heads in blocks.
     const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4;

@@ -17,8 +17,7 @@ class CommonRowFormat {
   void Add(const TensorInfo* tensor) {
     if (tensor == nullptr) return;
     const WeightFormat format = ResidentFormat(*tensor, dtype_);
-    takes_codes_ =
-        takes_codes_ && (activations_ == ActivationFormat::kInt8 ? MultipliesInt8Rows(format) : TakesInt8Rows(format));
+    takes_codes_ = takes_codes_ && activations_ == ActivationFormat::kInt8 && MultipliesInt8Rows(format);
   }
   kernels::RowFormat format() const {
     if (takes_codes_) return kernels::RowFormat::kInt8;

@@ -56,7 +56,7 @@ absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
   PackFormats formats;
   if (options.quantize != "none") {
     formats.quantised = WeightFormatOf(options.quantize);
-    if (!formats.quantised.has_value() || !TakesInt8Rows(*formats.quantised)) {
+    if (!formats.quantised.has_value() || !IsCodes(*formats.quantised)) {
       return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4 or hqq3", options.quantize);
     }
   }

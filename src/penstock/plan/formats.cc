@@ -13,7 +13,7 @@ constexpr ComputeDtypeTraits kComputeDtypes[] = {
     {ComputeDtype::kBF16, "bf16", "weights and inputs of the FFNs rounded to bf16: faster with AVX512-BF16"},
 };
 constexpr ActivationFormatTraits kActivationFormats[] = {
-    {ActivationFormat::kF32, "f32", "GGUF and MXFP4 weights are multiplied as floats, exactly as the file means them"},
+    {ActivationFormat::kF32, "f32", "weights in codes are multiplied as floats, exactly as the file means them"},
     {ActivationFormat::kInt8, "int8", "their codes are multiplied by codes of the activations: several times as fast"},
 };
 constexpr KvFormatTraits kKvFormats[] = {

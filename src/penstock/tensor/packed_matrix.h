@@ -32,7 +32,7 @@ enum class WeightFormat : uint8_t {
 #include "penstock/tensor/weight_formats.def"
 };
 
-// kFloat weights are multiplied by floats, kCodes by rows of codes, kBlocks by either.
+// kFloat weights are multiplied by floats, kCodes and kBlocks by rows of codes or floats.
 enum class WeightKind : uint8_t { kFloat, kCodes, kBlocks };
 
 // A row of the table of formats (weight_formats.def).
@@ -78,11 +78,10 @@ inline constexpr int64_t kHqq3GroupBytes = 768;
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);
 constexpr bool IsFloat(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kFloat; }
 constexpr bool IsBlocks(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kBlocks; }
-// Says whether weights of this format are always multiplied by rows of codes.
-constexpr bool TakesInt8Rows(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kCodes; }
-// Says whether they can be. FP8 codes are floats themselves.
+constexpr bool IsCodes(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kCodes; }
+// Says whether rows of codes can be multiplied by weights of this format. FP8 codes are floats themselves.
 constexpr bool MultipliesInt8Rows(WeightFormat format) {
-  return TakesInt8Rows(format) || (IsBlocks(format) && !TraitsOf(format).is_slow && format != WeightFormat::kFp8);
+  return IsCodes(format) || (IsBlocks(format) && !TraitsOf(format).is_slow && format != WeightFormat::kFp8);
 }
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).

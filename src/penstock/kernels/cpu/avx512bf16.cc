@@ -40,7 +40,7 @@ void Gemm(const GemmArgs& args) {
   using Steps = Bf16Steps<DotInstruction>;
   if (args.x_format != RowFormat::kBF16) return kAvx512VnniChanges.gemm(args);
   if (args.w_format == WeightFormat::kBF16) return RunGemm<Steps, FloatTile>(args);
-  RunBlocksGemm<Steps>(args, kAvx512MakeChunkOf(args.w_format), true);
+  RunChunksGemm<Steps>(args, kAvx512MakeChunkOf(args.w_format), true);
 }
 
 }  // namespace

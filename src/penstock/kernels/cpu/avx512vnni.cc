@@ -11,14 +11,9 @@ namespace {
 using VnniInts = Avx512IntsOf<true>;
 
 void Gemm(const GemmArgs& args) {
-  switch (args.w_format) {
-    case WeightFormat::kInt8:
-    case WeightFormat::kHqq4:
-    case WeightFormat::kHqq3: return GemmOfCodes<VnniInts>(args);
-    default:
-      if (args.x_format == RowFormat::kInt8) return GemmOfBlockCodes<VnniInts>(args);
-      return kAvx512Kernels.gemm(args);
-  }
+  if (args.x_format != RowFormat::kInt8) return kAvx512Kernels.gemm(args);
+  if (IsBlocks(args.w_format)) return GemmOfBlockCodes<VnniInts>(args);
+  GemmOfCodes<VnniInts>(args);
 }
 
 void Attention(const AttentionArgs& args) {

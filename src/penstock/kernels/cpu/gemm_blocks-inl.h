@@ -1,12 +1,13 @@
-// GEMM over panels of block formats (tensor/block_panels.h).
+// GEMM over panels of block formats (tensor/block_panels.h), and of all codes for rows of floats.
 //
 // With few rows of codes, tiles unpack the weights as they read them. Otherwise a chunk of 256 inputs of 32 outputs is
 // unpacked once, and the tiles of all rows pass over it while it lies in the cache. For rows of codes it becomes codes
 // of 8 bits: exact integer sums within a group of inputs that share a scale, floats across the groups (kernel_table.h).
-// For rows of floats it becomes a panel of floats with the bits of DequantiseBlocks, and for kBF16 rows one of bf16.
+// For rows of floats it becomes a panel of floats (float_chunk-inl.h).
 #pragma once
 
 #include "penstock/kernels/cpu/block_codes-inl.h"
+#include "penstock/kernels/cpu/float_chunk-inl.h"
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/tables.h"
@@ -15,8 +16,6 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr int64_t kGroupInputs = 32;
-constexpr int64_t kChunkInputs = 256;
 // A chunk is made again for each block of rows: the more rows in a block, the less this costs.
 constexpr int64_t kMaxBlockTiles = 32;
 
@@ -333,7 +332,7 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
   }
 }
 
-// RunBlocksGemm has the same loop. One loop for both took 64 rows of Q4_K from 1677 to 1862 us and of Q6_K from 1742 to
+// RunChunksGemm has the same loop. One loop for both took 64 rows of Q4_K from 1677 to 1862 us and of Q6_K from 1742 to
 // 2121. `chunk_bytes`: of kChunkInputs in the panel.
 template <class Steps>
 void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int64_t, int64_t, NextChunk&, CodeChunk*),
@@ -388,182 +387,8 @@ void GemmOfBlockCodes(const GemmArgs& args) {
   }
 }
 
-typedef uint16_t Halves8 __attribute__((vector_size(16)));
-typedef uint32_t Words16 __attribute__((vector_size(64)));
-typedef int32_t Ints16 __attribute__((vector_size(64)));
-typedef float Floats16 __attribute__((vector_size(64)));
-
-template <class V>
-[[gnu::always_inline]] inline V ToVec(const Floats16& floats) {
-  alignas(64) float values[16];
-  __builtin_memcpy(values, &floats, 64);
-  return V::Load(values);
-}
-
-// Rounds the weights of two neighbouring inputs, 16 outputs of each, to bf16 and stores them in pairs.
-template <class V>
-[[gnu::always_inline]] inline void StorePairs(V even, V odd, std::byte* target) {
-  BF16 rounded[2][16];
-  even.StoreBf16(rounded[0]);
-  odd.StoreBf16(rounded[1]);
-  for (int64_t i = 0; i < 2; ++i) {
-    Halves8 a, b;
-    __builtin_memcpy(&a, rounded[0] + 8 * i, 16);
-    __builtin_memcpy(&b, rounded[1] + 8 * i, 16);
-    const Halves8 low = __builtin_shuffle(a, b, Halves8{0, 8, 1, 9, 2, 10, 3, 11});
-    const Halves8 high = __builtin_shuffle(a, b, Halves8{4, 12, 5, 13, 6, 14, 7, 15});
-    __builtin_memcpy(target + 32 * i, &low, 16);
-    __builtin_memcpy(target + 32 * i + 16, &high, 16);
-  }
-}
-
-// Converts E4M3 codes as ToFloat(F8E4M3) does. Subnormals are multiples of 2^-9.
-[[gnu::always_inline]] inline void Fp8ToFloats(const Words16& codes, float* target) {
-  const Words16 magnitude = codes & 0x7F, sign = (codes & 0x80) << 24;
-  const Words16 normal = (magnitude << 20) + (120u << 23);
-  const Floats16 small = __builtin_convertvector((Ints16)magnitude, Floats16) * 0x1p-9f;
-  const Words16 finite = magnitude < 8 ? (Words16)small : normal;
-  const Words16 bits = (magnitude == 0x7F ? Words16{} + 0x7FC00000u : finite) | sign;
-  __builtin_memcpy(target, &bits, 64);
-}
-
-// The weights of one quad of 16 outputs as floats, an input at a time.
-template <class I, WeightFormat kFormat>
-struct QuadWeights {
-  using V = typename I::Vec;
-  using Codes = BlockCodes<I, kFormat>;
-  Words16 words;
-  V scale, min;
-
-  // `group`: of 32 inputs within the block.
-  [[gnu::always_inline]] QuadWeights(const std::byte* block, const typename Codes::Scales& scales, int vec, int group,
-                                     int half, int i)
-      : scale(scales.Scale(vec, group / 4, group % 4, half)) {
-    const typename I::Codes codes = Codes::Quad(block + 64 * vec, group / 4, group % 4, half, i);
-    __builtin_memcpy(&words, &codes, 64);
-    if constexpr (Codes::kHasMin) min = scales.Min(vec, group / 4, group % 4, half);
-  }
-  template <int kByte>
-  [[gnu::always_inline]] V Input() const {
-    const Ints16 codes = (Ints16)(words >> 8 * kByte & 255) - Codes::kOffset;
-    const V product = Mul(scale, ToVec<V>(__builtin_convertvector(codes, Floats16)));
-    if constexpr (Codes::kHasMin) return Add(product, min);
-    return product;
-  }
-};
-template <class I>
-struct QuadWeights<I, WeightFormat::kFp8> {
-  using V = typename I::Vec;
-  Words16 words;
-  V scale;
-
-  [[gnu::always_inline]] QuadWeights(const std::byte* block, const std::byte*, int vec, int group, int half, int i)
-      : scale(V::template LoadAs<Dtype::kF32>(block + 64 * vec)) {
-    __builtin_memcpy(&words, block + kQuadBytes * (1 + 8 * group + 4 * half + i) + 64 * vec, 64);
-  }
-  template <int kByte>
-  [[gnu::always_inline]] V Input() const {
-    alignas(64) float values[16];
-    Fp8ToFloats(words >> 8 * kByte & 255, values);
-    return Mul(V::Load(values), scale);
-  }
-};
-
-// The type of what QuadWeights knows of a block's scales: nothing for kFp8.
-template <class I, WeightFormat kFormat>
-struct ScalesOfBlock {
-  using Type = typename BlockCodes<I, kFormat>::Scales;
-};
-template <class I>
-struct ScalesOfBlock<I, WeightFormat::kFp8> {
-  using Type = const std::byte*;
-};
-template <class I, WeightFormat kFormat>
-using ScalesOf = typename ScalesOfBlock<I, kFormat>::Type;
-
-// Makes whole groups of a kF32 or kBF16 panel from inputs [first, first + count) of a panel of blocks. `first` is a
-// multiple of kChunkInputs, `count` at most kChunkInputs.
-template <class I, WeightFormat kFormat>
-void MakeChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf16, std::byte* target) {
-  using V = typename I::Vec;
-  constexpr int64_t kBytes = BlockBytes(kFormat) * kPanelCols, kElements = BlockElements(kFormat);
-  panel += first / kElements * kBytes;
-  ScalesOf<I, kFormat> scales{};
-  const int64_t chunk_bytes = kChunkInputs / kElements * kBytes;
-  for (int64_t k = 0; k < count; k += kGroupInputs) {
-    const std::byte* block = panel + k / kElements * kBytes;
-    const int group = static_cast<int>(k % kElements / kGroupInputs);
-    if (group == 0) scales = ScalesOf<I, kFormat>(block);
-    // Prefetches this group's share of the next chunk; a prefetch beyond the last chunk does no harm.
-    for (int64_t i = 0; i < chunk_bytes * kGroupInputs / kChunkInputs; i += 64) {
-      __builtin_prefetch(panel + chunk_bytes + k * chunk_bytes / kChunkInputs + i);
-    }
-    for (int quad = 0; quad < 8; ++quad) {
-      for (int vec = 0; vec < kVecsPerPanel; ++vec) {
-        const QuadWeights<I, kFormat> weights(block, scales, vec, group, quad / 4, quad % 4);
-        const V a = weights.template Input<0>(), b = weights.template Input<1>(), c = weights.template Input<2>(),
-                d = weights.template Input<3>();
-        const int64_t input = k + 4 * quad;
-        if (as_bf16) {
-          StorePairs(a, b, target + 2 * input * kPanelCols + 64 * vec);
-          StorePairs(c, d, target + 2 * (input + 2) * kPanelCols + 64 * vec);
-        } else {
-          float* floats = reinterpret_cast<float*>(target) + input * kPanelCols + 16 * vec;
-          a.Store(floats);
-          b.Store(floats + kPanelCols);
-          c.Store(floats + 2 * kPanelCols);
-          d.Store(floats + 3 * kPanelCols);
-        }
-      }
-    }
-  }
-  // The partner of a last input is 0 times 0.
-  if (count % 2 == 0) return;
-  for (int64_t col = 0; col < kPanelCols; ++col) {
-    if (as_bf16) {
-      reinterpret_cast<BF16*>(target)[count / 2 * 2 * kPanelCols + 2 * col + 1] = {0};
-    } else {
-      reinterpret_cast<float*>(target)[count * kPanelCols + col] = 0;
-    }
-  }
-}
-
-// MakeChunk for a format whose kernels are slow: decodes output by output.
-template <class I, WeightFormat kFormat>
-void MakeChunkSlowly(const std::byte* panel, int64_t first, int64_t count, bool as_bf16, std::byte* target) {
-  static_assert(BlockElements(kFormat) == kChunkInputs);
-  std::byte block[BlockBytes(kFormat)];
-  float weights[kChunkInputs];
-  for (int64_t col = 0; col < kPanelCols; ++col) {
-    ExtractBlock(kFormat, panel, first / kChunkInputs, col, block);
-    DequantiseBlocks(kFormat, {block, sizeof(block)}, {weights, static_cast<size_t>(kChunkInputs)});
-    for (int64_t k = 0; k < (count + 1) / 2 * 2; ++k) {
-      const float weight = k < count ? weights[k] : 0;
-      if (as_bf16) {
-        reinterpret_cast<BF16*>(target)[k / 2 * 2 * kPanelCols + 2 * col + k % 2] = ToBF16(weight);
-      } else {
-        reinterpret_cast<float*>(target)[k * kPanelCols + col] = weight;
-      }
-    }
-  }
-}
-
-template <class I>
-MakeChunkFunction MakeChunkOf(WeightFormat format) {
-  switch (format) {
-#define PENSTOCK_BLOCK_FORMAT(format, ...) \
-  case WeightFormat::k##format:            \
-    return MakeChunk<I, WeightFormat::k##format>;
-#define PENSTOCK_SLOW_BLOCK_FORMAT(format, ...) \
-  case WeightFormat::k##format:                 \
-    return MakeChunkSlowly<I, WeightFormat::k##format>;
-#include "penstock/tensor/weight_formats.def"
-    default: return nullptr;
-  }
-}
-
 template <class Steps>
-void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_bf16) {
+void RunChunksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_bf16) {
   alignas(64) std::byte weights[kChunkInputs * kPanelCols * sizeof(float)];
   ForEachPanel<Steps, kMaxBlockTiles>(args, [&](const TileBlock& block, int64_t panel, float* sums) {
     __builtin_memset(sums, 0, static_cast<size_t>(block.num_rows() * kPanelCols) * sizeof(float));
@@ -587,13 +412,13 @@ void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_b
   });
 }
 
-// REQUIRES: rows of floats.
+// REQUIRES: rows of floats, and codes or blocks.
 template <class V>
-void GemmOfBlocks(const GemmArgs& args, MakeChunkFunction make_chunk) {
+void GemmOfChunks(const GemmArgs& args, MakeChunkFunction make_chunk) {
   if (args.x_format == RowFormat::kBF16) {
-    return RunBlocksGemm<FloatSteps<V, WeightFormat::kBF16>>(args, make_chunk, true);
+    return RunChunksGemm<FloatSteps<V, WeightFormat::kBF16>>(args, make_chunk, true);
   }
-  RunBlocksGemm<FloatSteps<V, WeightFormat::kF32>>(args, make_chunk, false);
+  RunChunksGemm<FloatSteps<V, WeightFormat::kF32>>(args, make_chunk, false);
 }
 
 }  // namespace

@@ -18,16 +18,15 @@ namespace {
 // `V` are vectors, `Ints` integer products.
 template <class V, class Ints>
 void Gemm(const GemmArgs& args) {
+  if (args.x_format == RowFormat::kInt8) {
+    if (IsBlocks(args.w_format)) return GemmOfBlockCodes<Ints>(args);
+    return GemmOfCodes<Ints>(args);
+  }
   switch (args.w_format) {
     case WeightFormat::kF32: return RunGemm<FloatSteps<V, WeightFormat::kF32>, FloatTile>(args);
     case WeightFormat::kF16: return RunGemm<FloatSteps<V, WeightFormat::kF16>, FloatTile>(args);
     case WeightFormat::kBF16: return RunGemm<FloatSteps<V, WeightFormat::kBF16>, FloatTile>(args);
-    case WeightFormat::kInt8:
-    case WeightFormat::kHqq4:
-    case WeightFormat::kHqq3: return GemmOfCodes<Ints>(args);
-    default:
-      if (args.x_format == RowFormat::kInt8) return GemmOfBlockCodes<Ints>(args);
-      return GemmOfBlocks<V>(args, MakeChunkOf<Ints>(args.w_format));
+    default: return GemmOfChunks<V>(args, MakeChunkOf<Ints>(args.w_format));
   }
 }
 

@@ -23,7 +23,7 @@ struct KernelChanges {
 extern const KernelChanges kAvx512VnniChanges;  // to kAvx512Kernels
 extern const KernelChanges kAvx512Bf16Changes;  // to the table that those changes give
 
-// Converts the inputs [first, first + count) of a panel of a block format into a panel of floats or bf16.
+// Converts the inputs [first, first + count) of a panel of codes or blocks into a panel of floats or bf16.
 using MakeChunkFunction = void (*)(const std::byte* panel, int64_t first, int64_t count, bool as_bf16,
                                    std::byte* target);
 using ChooseMakeChunkFunction = MakeChunkFunction (*)(WeightFormat format);

@@ -1,5 +1,6 @@
 // Products of a panel in a block format and some rows. With int8 rows, the matrix units sum codes exactly in integers
-// (BlockGroup, for QuantisedProduct). With float rows, each lane decodes the weights of one output (BlockFloatProduct).
+// (BlockGroup, for QuantisedProduct). With float rows, each lane decodes the weights of one output (DecodedProduct);
+// so it does with int8 and HQQ weights.
 // Sums have the order of kernel_table.h's law, so they have the host's bits.
 #pragma once
 
@@ -90,9 +91,56 @@ class BlockGroup {
   int second_;
 };
 
-// The weights of 32 inputs of a lane's output as floats.
+// Set `weights` to those of 32 inputs of a lane's output, from `first` on.
+PENSTOCK_DEVICE void DecodeInt8(const std::byte* panel, int64_t first, float (&weights)[32]) {
+  const std::byte* const block = panel + first / kInt8Group * kInt8BlockBytes;
+  const float scale = FromBf16Bits(reinterpret_cast<const uint16_t*>(block + kInt8Group * kPanelCols)[Lane()]);
+#pragma unroll
+  for (int quad = 0; quad < 8; ++quad) {
+    const uint32_t codes = WordAt(block + first % kInt8Group * kPanelCols + kQuadBytes * quad + 4 * Lane());
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      weights[4 * quad + i] = __int2float_rn(static_cast<int32_t>(codes >> 8 * i & 0xFFu) - 128) * scale;
+    }
+  }
+}
+
 template <WeightFormat kFormat>
-PENSTOCK_DEVICE void BlockFloats(const std::byte* panel, int64_t first, float (&weights)[32]) {
+PENSTOCK_DEVICE void DecodeHqq(const std::byte* panel, int64_t first, float (&weights)[32]) {
+  constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+  const std::byte* const header = panel + first / kHqqBlock * (kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes);
+  const int group = static_cast<int>(first % kHqqBlock / 64), half = static_cast<int>(first % 64 / 32);
+  const auto* const meta = reinterpret_cast<const float*>(header);
+  const auto* const meta_codes = reinterpret_cast<const uint8_t*>(header) + kPanelCols * group + Lane();
+  const float scale = __fmaf_rn(__int2float_rn(meta_codes[64]), meta[0], meta[1]);
+  const float zero = __fmaf_rn(__int2float_rn(meta_codes[192]), meta[2], meta[3]);
+  const std::byte* const codes = header + kHqqHeaderBytes + group * kGroupBytes + 4 * Lane();
+  const auto put = [&](int input, uint32_t code) {
+    weights[input] = (__int2float_rn(static_cast<int32_t>(code)) - zero) * scale;
+  };
+  if constexpr (kFormat == WeightFormat::kHqq4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t both = WordAt(codes + kQuadBytes * (4 * half + i));
+#pragma unroll
+      for (int j = 0; j < 8; ++j) put(8 * i + j, both >> (8 * (j % 4) + 4 * (j / 4)) & 15u);
+    }
+  } else {
+    const uint32_t thirds = WordAt(codes + 512 + kQuadBytes * half);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t pairs = WordAt(codes + kQuadBytes * (2 * half + i));
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {  // input j: byte j % 4, bits of j / 4
+        const uint32_t low = pairs >> (8 * (j % 4) + 2 * (j / 4)) & 3u;
+        put(16 * i + j, low | (thirds >> (8 * (j % 4) + 4 * i + j / 4) & 1u) << 2);
+      }
+    }
+  }
+}
+
+template <WeightFormat kFormat>
+PENSTOCK_DEVICE void DecodeBlocks(const std::byte* panel, int64_t first, float (&weights)[32]) {
   constexpr int64_t kElements = BlockElements(kFormat), kBytes = BlockBytes(kFormat) * kPanelCols;
   const std::byte* const block = panel + first / kElements * kBytes;
   const int idx = static_cast<int>(first % kElements / 32);
@@ -125,9 +173,20 @@ PENSTOCK_DEVICE void BlockFloats(const std::byte* panel, int64_t first, float (&
   }
 }
 
+template <WeightFormat kFormat>
+PENSTOCK_DEVICE void Decode(const std::byte* panel, int64_t first, float (&weights)[32]) {
+  if constexpr (IsBlocks(kFormat)) {
+    DecodeBlocks<kFormat>(panel, first, weights);
+  } else if constexpr (kFormat == WeightFormat::kInt8) {
+    DecodeInt8(panel, first, weights);
+  } else {
+    DecodeHqq<kFormat>(panel, first, weights);
+  }
+}
+
 // f32 rows, or bf16 rows, for which weights are rounded to bf16: a lane computes one output of each row.
 template <WeightFormat kFormat>
-class BlockFloatProduct {
+class DecodedProduct {
  public:
   static constexpr int kRows = 8;
   static constexpr int kColumns = kPanelsAtOnce, kThreads = kProductThreads;
@@ -148,7 +207,7 @@ class BlockFloatProduct {
       if (panel == nullptr) continue;
       for (int first = 0; first < kInputs && begin + first < inner_dim; first += 32) {
         float weights[32];
-        BlockFloats<kFormat>(panel, begin + first, weights);
+        Decode<kFormat>(panel, begin + first, weights);
         const int64_t left = inner_dim - begin - first;
 #pragma unroll
         for (int k = 0; k < 32; k += 2) {

@@ -18,7 +18,7 @@ void LaunchBlocks(const Args& args, Stream stream) {
       return LaunchOf<QuantisedProduct<Group, 4>>(args, stream);
     }
   }
-  LaunchOf<BlockFloatProduct<kFormat>>(args, stream);
+  LaunchOf<DecodedProduct<kFormat>>(args, stream);
 }
 
 }  // namespace

@@ -15,11 +15,11 @@ void LaunchFloats(const Launch& launch, Stream stream);
 template <class Launch>
 void LaunchBf16(const Launch& launch, Stream stream);
 
-// int8 weights, int8 rows.
+// int8 weights, rows of any format.
 template <class Launch>
 void LaunchInt8(const Launch& launch, Stream stream);
 
-// hqq4 or hqq3 weights, int8 rows.
+// hqq4 or hqq3 weights, rows of any format.
 template <class Launch>
 void LaunchHqq(const Launch& launch, Stream stream);
 

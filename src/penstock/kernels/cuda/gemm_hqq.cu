@@ -1,12 +1,23 @@
-// GEMMs with HQQ weights, on the matrix units.
+// GEMMs with HQQ weights: on the matrix units, or decoded for rows of floats.
+#include "penstock/kernels/cuda/block_product.cuh"
 #include "penstock/kernels/cuda/gemm.cuh"
 #include "penstock/kernels/cuda/gemm_formats.h"
 
 namespace penstock::cuda {
+namespace {
+
+template <WeightFormat kFormat, class Args>
+void LaunchCodes(const Args& launch, Stream stream) {
+  if (launch.x_format == kernels::RowFormat::kInt8) return LaunchQuantised<kFormat>(launch, stream);
+  LaunchOf<DecodedProduct<kFormat>>(launch, stream);
+}
+
+}  // namespace
+
 template <class Args>
 void LaunchHqq(const Args& launch, Stream stream) {
-  if (launch.w_format == WeightFormat::kHqq4) return LaunchQuantised<WeightFormat::kHqq4>(launch, stream);
-  LaunchQuantised<WeightFormat::kHqq3>(launch, stream);
+  if (launch.w_format == WeightFormat::kHqq4) return LaunchCodes<WeightFormat::kHqq4>(launch, stream);
+  LaunchCodes<WeightFormat::kHqq3>(launch, stream);
 }
 template void LaunchHqq(const GemmLaunch& launch, Stream stream);
 template void LaunchHqq(const GateUpLaunch& launch, Stream stream);
