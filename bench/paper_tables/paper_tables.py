@@ -25,8 +25,6 @@ CONFIGS = ROOT / "tests" / "data" / "configs"
 MIXTRAL, MIXTRAL_LARGE = CONFIGS / "mixtral-8x7b.json", CONFIGS / "mixtral-8x22b.json"
 HERE = pathlib.Path(__file__).parent
 DBRX, QWEN2, DEEPSEEK_LITE = (HERE / f"{name}.json" for name in ("dbrx", "qwen2-57b", "deepseek-v2-lite"))
-# The statistics of all routing, as the demo model's on text (docs/decisions/routing.md).
-ROUTING = ("--routing-skew", 0.8, "--routing-repeat", 0.12, "--routing-follow", 0.4)
 
 # One calibration for each machine: the rates that its links and processors reach in place of the data sheets', and
 # their source.
@@ -209,7 +207,7 @@ class Simulations:
         return self.penstock.json("simulate", "--config", config, "--weights", weights, "--kv-dtype", "bf16",
                                   "--hardware", hardware, "--schedule", schedule, "--batch-size", batch,
                                   "--micro-batch-size", micro_batch, "--prefill-chunk", 8192, "--policy", policy,
-                                  "--workload", f"{workload},requests={batch}", *ROUTING)["schedules"][0]
+                                  "--workload", f"{workload},requests={batch}")["schedules"][0]
 
     def plan(self, config, hardware, workload):
         # The disk is too slow to be of use, as in the paper: all weights are in memory.
@@ -330,7 +328,7 @@ def hybrimoe_table(simulations):
             room = int(share * plan["choices"][0]["memory"]["experts"]) * slot_bytes
             needed = memory["dense_bytes"] + memory["kv_bytes"] + memory["activation_bytes"] + room
             return simulations.penstock.json("simulate", *flags(workload, policy, f"{needed}B"), "--schedule", "hybrid",
-                                             *ROUTING, *GATES)["schedules"][0]
+                                             *GATES)["schedules"][0]
         return {"prefill": 1 / simulate("prompt=128,gen=1")["seconds"]["prefill"],
                 "decode": 1 / simulate("prompt=16,gen=128")["seconds"]["decode"]}
 

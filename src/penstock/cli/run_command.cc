@@ -152,6 +152,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     options.caller_memory = job_memory;
     double predicted_tokens_per_s = 0;
     if (wants_plan) {
+      options.learns_routing = true;
       std::optional<RankNetwork> network;
       if (leader.has_value()) {
         PENSTOCK_ASSIGN_OR_RETURN(const Link link, leader->MeasureNetwork());
@@ -161,7 +162,6 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
       PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfJob(report, options, network));
       options = choice.options;
       options.caller_memory = job_memory;
-      options.learns_routing = true;
       predicted_tokens_per_s = choice.estimate.generation_tokens_per_s();
     }
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,

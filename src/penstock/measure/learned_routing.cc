@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "penstock/base/json.h"
+#include "penstock/base/logging.h"
 #include "penstock/measure/measurement_cache.h"
 
 namespace penstock {
@@ -46,7 +47,9 @@ void LearnRouting(const std::string& fingerprint, const ModelConfig& config, Rou
 RoutingSpec ExpectedRouting(const DescribedModel& model) {
   if (model.loaded() == nullptr) return TypicalRouting();
   const std::optional<RoutingCounts> counts = LearnedRouting(model.loaded()->fingerprint, model.config());
-  return counts.has_value() ? counts->ToSpec(model.config().num_topk) : TypicalRouting();
+  if (!counts.has_value()) return TypicalRouting();
+  LogInfo("experts are chosen as in this model's earlier runs with --policy auto");
+  return counts->ToSpec(model.config().num_topk);
 }
 
 std::optional<RoutingCounts> LearnedRouting(const std::string& fingerprint, const ModelConfig& config) {
