@@ -27,8 +27,10 @@ EVEN = ("--routing-skew", 0, "--routing-repeat", 0, "--routing-follow", 0)
 TEXT = """\
 Each rank is one GPU. The paper's figures are those of its text. All experts are equally likely here, because
 DeepSeek-V2 was trained to give all ranks equally many rows. With the popularity of the other tables, the rank
-with the most popular experts takes 1.9 times as long, and all others wait for it. All experts and the KV cache lie on the GPUs,
-and rows and outputs travel in 16 bits where the paper's do. PN is the number of groups of a rank's experts.
+with the most popular experts takes 1.9 times as long, and all others wait for it.
+
+All experts and the KV cache lie on the GPUs, and rows and outputs travel in 16 bits where the paper's do. PN
+is the number of groups of a rank's experts.
 
 Our splits exchange other bytes than the paper's formulas. A row's outputs travel one by one, because their
 sum would depend on the number of ranks: k instead of g. TP attention sends its output projection's inputs to

@@ -38,8 +38,9 @@ void LearnRouting(const std::string& fingerprint, const ModelConfig& config, Rou
   if (counts.num_choices() == 0) return;
   if (const std::optional<RoutingCounts> earlier = LearnedRouting(fingerprint, config)) counts.AddEarlier(*earlier);
   json::array layers;
-  for (const std::vector<int64_t>& of_layer : counts.chosen)
+  for (const std::vector<int64_t>& of_layer : counts.chosen) {
     layers.emplace_back(json::array(of_layer.begin(), of_layer.end()));
+  }
   Keep(kKind, IdentityOf(fingerprint),
        {{"chosen", std::move(layers)}, {"following", counts.num_following}, {"repeated", counts.num_repeated}});
 }

@@ -220,7 +220,8 @@ void MakeHqqChunk(const std::byte* panel, int64_t first, int64_t count, bool as_
   constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
   const std::byte* header = panel + first / kHqqBlock * (kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes);
   const auto meta = [header](int64_t codes_at, int64_t step_at) __attribute__((always_inline)) {
-    return Fma(V::LoadCodes(header + codes_at), V::Set(FloatAt(header + step_at)), V::Set(FloatAt(header + step_at + 4)));
+    return Fma(V::LoadCodes(header + codes_at), V::Set(FloatAt(header + step_at)),
+               V::Set(FloatAt(header + step_at + 4)));
   };
   for (int64_t begin = 0; begin < count; begin += 64) {
     const std::byte* group = header + kHqqHeaderBytes + begin / 64 * kGroupBytes;
