@@ -33,6 +33,10 @@ GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const 
   PENSTOCK_CHECK(spec.repeat >= 0 && spec.follow >= 0 && spec.repeat + spec.follow < 1);
   PENSTOCK_CHECK(spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1);
   PENSTOCK_CHECK(spec.counts.empty() || spec.counts.size() == moe_layers_.size());
+  for (size_t i = 0; i < moe_layers_.size(); ++i) {
+    before_.resize(static_cast<size_t>(moe_layers_[i]) + 1, -1);
+    before_.back() = i == 0 ? -1 : moe_layers_[i - 1];
+  }
   for (const std::vector<int64_t>& of_layer : spec.counts) weights_.push_back(FromCounts(of_layer, num_topk));
   if (!weights_.empty()) return;
   std::vector<double> weights;
@@ -43,6 +47,13 @@ GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const 
 GeneratedRouting::Weights::Weights(std::vector<double> of_places)
     : weights(std::move(of_places)), sums(weights.size()) {
   std::partial_sum(weights.begin(), weights.end(), sums.begin());
+  int32_t place = 0;
+  for (size_t part = 0; part < sums.size(); ++part) {
+    // One place less, because the draw that begins the part is rounded.
+    const double begin = sums.back() * static_cast<double>(part) / static_cast<double>(sums.size());
+    while (sums[place] <= begin && place < std::ssize(sums) - 1) ++place;
+    guide.push_back(std::max(0, place - 1));
+  }
 }
 
 // A row's choices differ, so popular experts are chosen less often than their weights say. Finds the weights of which
@@ -77,8 +88,7 @@ GeneratedRouting::Weights GeneratedRouting::FromCounts(std::span<const int64_t> 
 
 int64_t GeneratedRouting::LayerBefore(int64_t layer_idx) const {
   if (moe_layers_.empty()) return layer_idx - 1;
-  const auto layer = std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx);
-  return layer == moe_layers_.begin() || layer == moe_layers_.end() ? -1 : layer[-1];
+  return layer_idx < std::ssize(before_) ? before_[layer_idx] : -1;
 }
 
 GeneratedRouting::Weights& GeneratedRouting::WeightsOf(int64_t layer_idx) {
@@ -97,9 +107,10 @@ uint64_t GeneratedRouting::StateOf(int64_t step, int64_t layer_idx, int64_t row_
 
 int32_t GeneratedRouting::Draw(uint64_t state, const Weights& experts) {
   const std::vector<double>& sums = experts.sums;
-  const double draw = Uniform(state) * sums.back();
-  const auto place =
-      std::min<int64_t>(std::upper_bound(sums.begin(), sums.end(), draw) - sums.begin(), experts.num_experts() - 1);
+  const double uniform = Uniform(state), draw = uniform * sums.back();
+  // The first place whose sum is larger.
+  int64_t place = experts.guide[static_cast<size_t>(uniform * static_cast<double>(sums.size()))];
+  while (place < experts.num_experts() - 1 && sums[place] <= draw) ++place;
   return experts.ExpertAt(place);
 }
 
@@ -143,20 +154,22 @@ void GeneratedRouting::Choose(uint64_t state, const Weights& experts, std::vecto
 void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, const Weights& experts,
                                     std::vector<int32_t>& choices) const {
   const size_t begin = choices.size();
+  const uint64_t own_state = StateOf(step_, layer_idx, row_idx);
   for (int64_t k = 0; k < num_topk_; ++k) {
     int64_t step = step_, layer = layer_idx;
-    uint64_t state = 0;
+    uint64_t state = own_state;
     for (;;) {
-      state = Mix(StateOf(step, layer, row_idx) + static_cast<uint64_t>(k));
+      state = Mix(state + static_cast<uint64_t>(k));
       const double draw = Uniform(state);
       if (draw < spec_.repeat) {
         if (step == 0) break;
-        --step;
+        state = StateOf(--step, layer, row_idx);
         continue;
       }
       const int64_t before = draw < spec_.repeat + spec_.follow ? LayerBefore(layer) : -1;
       if (before < 0) break;
       layer = before;
+      state = StateOf(step, layer, row_idx);
     }
     int32_t expert_idx = 0;
     for (int64_t draws = 0; draws == 0 || IsIn(std::span(choices).subspan(begin), expert_idx); ++draws) {

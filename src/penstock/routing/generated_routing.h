@@ -56,6 +56,7 @@ class GeneratedRouting : public RoutingSource {
 
     std::vector<double> weights;
     std::vector<double> sums;    // of the weights up to each one
+    std::vector<int32_t> guide;  // [num_experts]: the first place that a draw in this part of the sum may have
     std::vector<int32_t> order;  // the experts by place; empty: those that follow `first`, round and round
     int64_t first = 0;
   };
@@ -72,6 +73,7 @@ class GeneratedRouting : public RoutingSource {
   int64_t num_topk_;
   RoutingSpec spec_;
   std::vector<int64_t> moe_layers_;
+  std::vector<int64_t> before_;  // [last layer + 1]: the layer with experts before this one, or -1
   int64_t step_ = 0;
   std::vector<Weights> weights_;  // of all layers alike, or [num_moe_layers]
   std::vector<int32_t> choices_;

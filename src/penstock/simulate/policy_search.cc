@@ -26,12 +26,12 @@ double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelCon
   const int64_t num_steps = ceil_div(num_requests * workload.prompt_tokens, plan.prefill_chunk) +
                             ceil_div(num_requests, plan.batch_size) * workload.new_tokens;
   const int64_t num_micro_batches = plan.micro_batch_size > 0 ? ceil_div(plan.batch_size, plan.micro_batch_size) : 1;
-  // To draw the choices of this many rows takes as long as a task.
-  constexpr double kRowsPerTask = 16;
-  const auto num_rows = static_cast<double>(num_requests * workload.positions());
+  // To draw this many choices takes as long as a task.
+  constexpr double kChoicesPerTask = 16;
+  const auto num_choices = static_cast<double>(num_requests * workload.positions() * config.num_topk);
   const auto tasks_of_step = static_cast<double>(config.num_experts + 8 * num_micro_batches);
   return static_cast<double>(config.num_layers) *
-         (static_cast<double>(num_steps) * tasks_of_step + num_rows / kRowsPerTask);
+         (static_cast<double>(num_steps) * tasks_of_step + num_choices / kChoicesPerTask);
 }
 
 constexpr double kShortTasks = 20'000;  // simulated in a few milliseconds
