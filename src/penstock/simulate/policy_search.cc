@@ -362,7 +362,7 @@ void SortByRate(std::span<PolicyChoice> choices) {
 // Returns the choices that can be compared with each other: these, or all.
 std::span<PolicyChoice> CheckBest(std::span<PolicyChoice> choices, const DescribedModel& model,
                                   const Hardware& hardware, const Workload& workload, ThreadPool& pool) {
-  constexpr double kNear = 0.85, kMaxTasks = 1'000'000;  // a second each
+  constexpr double kNear = 0.85, kMaxTasks = 2'000'000;  // two seconds each
   constexpr size_t kMaxChecked = 6;
   size_t num_checked = 0;
   // When the best one turns out to be slower, others come near it.
