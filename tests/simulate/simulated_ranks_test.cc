@@ -233,7 +233,7 @@ TEST(SimulatedRanks, PlacementByLoadShortensSkewedSteps) {
         const double with_replicas_s = SimulateAll(scenario).seconds;
         SCOPED_TRACE(testing::Message() << num_ranks << " ranks, skew " << skew << ", " << num_rows << " rows");
         EXPECT_LE(balanced_s, (num_rows < 64 ? 1.001 : 0.85) * contiguous_s);
-        EXPECT_LE(with_replicas_s, 1.08 * balanced_s);
+        EXPECT_LE(with_replicas_s, (num_rows < 64 ? 1.13 : 1.08) * balanced_s);
         // One expert is more than the share of a rank.
         if (num_ranks == 8 && skew == 1.2 && num_rows == 512) {
           EXPECT_LE(with_replicas_s, 0.9 * balanced_s);

@@ -12,8 +12,7 @@ using VnniInts = Avx512IntsOf<true>;
 
 void Gemm(const GemmArgs& args) {
   if (args.x_format != RowFormat::kInt8) return kAvx512Kernels.gemm(args);
-  if (IsBlocks(args.w_format)) return GemmOfBlockCodes<VnniInts>(args);
-  GemmOfCodes<VnniInts>(args);
+  GemmOfRowCodes<VnniInts>(args);
 }
 
 void Attention(const AttentionArgs& args) {

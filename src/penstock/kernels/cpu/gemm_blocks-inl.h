@@ -387,6 +387,17 @@ void GemmOfBlockCodes(const GemmArgs& args) {
   }
 }
 
+// REQUIRES: kInt8 rows. Does not ask the table of formats, which units with instruction set flags would export.
+template <class I>
+void GemmOfRowCodes(const GemmArgs& args) {
+  switch (args.w_format) {
+    case WeightFormat::kInt8:
+    case WeightFormat::kHqq4:
+    case WeightFormat::kHqq3: return GemmOfCodes<I>(args);
+    default: return GemmOfBlockCodes<I>(args);
+  }
+}
+
 template <class Steps>
 void RunChunksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_bf16) {
   alignas(64) std::byte weights[kChunkInputs * kPanelCols * sizeof(float)];

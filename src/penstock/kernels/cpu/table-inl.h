@@ -18,10 +18,7 @@ namespace {
 // `V` are vectors, `Ints` integer products.
 template <class V, class Ints>
 void Gemm(const GemmArgs& args) {
-  if (args.x_format == RowFormat::kInt8) {
-    if (IsBlocks(args.w_format)) return GemmOfBlockCodes<Ints>(args);
-    return GemmOfCodes<Ints>(args);
-  }
+  if (args.x_format == RowFormat::kInt8) return GemmOfRowCodes<Ints>(args);
   switch (args.w_format) {
     case WeightFormat::kF32: return RunGemm<FloatSteps<V, WeightFormat::kF32>, FloatTile>(args);
     case WeightFormat::kF16: return RunGemm<FloatSteps<V, WeightFormat::kF16>, FloatTile>(args);
