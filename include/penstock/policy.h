@@ -51,7 +51,7 @@ enum class KvTier : uint8_t { kDram, kDevice };
 // device, their KV entries are copied there and back, as under zigzag.
 enum class PromptAttention : uint8_t { kHost, kDevice };
 
-// Which experts never leave their tier, with eviction static: equally many of each layer, or all of the first layers.
+// With eviction static, some experts never leave their tier: equally many of each layer, or all of the first layers.
 enum class PinnedExperts : uint8_t { kEvenly, kLayers };
 
 // How several ranks divide attention: by sequences (data parallelism), or by heads (tensor parallelism).

@@ -58,7 +58,7 @@ class DenseWeights {
   static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
                                            ComputeDtype dtype, DensePart part, const HeadRange& heads = {});
 
-  // All of them.
+  // Returns the bytes of all weights.
   std::span<const std::byte> bytes() const { return {arena_.data(), arena_.size_bytes()}; }
   const OuterWeights& outer() const { return outer_; }
   const LayerWeights& layer(int64_t layer_idx) const { return layers_[layer_idx]; }

@@ -91,7 +91,7 @@ class BlockGroup {
   int second_;
 };
 
-// Set `weights` to those of 32 inputs of a lane's output, from `first` on.
+// The Decode functions set `weights` to those of 32 inputs of a lane's output, from `first` on.
 PENSTOCK_DEVICE void DecodeInt8(const std::byte* panel, int64_t first, float (&weights)[32]) {
   const std::byte* const block = panel + first / kInt8Group * kInt8BlockBytes;
   const float scale = FromBf16Bits(reinterpret_cast<const uint16_t*>(block + kInt8Group * kPanelCols)[Lane()]);
