@@ -9,7 +9,7 @@
 //     for (const auto& completion : *finished) std::cout << completion.text;
 //   }
 //
-// One thread at a time may use an Engine. Errors are absl::Status with one-line messages; penstock::ExitCodeOf gives
+// One thread at a time may use an Engine; the const functions about texts and chats may be called beside it. Errors are absl::Status with one-line messages; penstock::ExitCodeOf gives
 // their class. The bits of a completion depend only on the model, the dtype and its own request. Budget, batch, threads
 // and other requests do not change them.
 #pragma once
@@ -73,6 +73,8 @@ struct Request {
   // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. This is then at
   // least 1, and may lie directly behind the prompt.
   std::vector<TokenId> rivals = {};
+  // Requests with a higher priority get places first.
+  int priority = 0;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -87,6 +89,15 @@ struct TokenLogprobs {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
+// What an answer has gained in a step. The spans are valid during the call that hands them out.
+struct AnswerPiece {
+  RequestId request_id = 0;
+  std::span<const TokenId> token_ids;
+  std::span<const TokenLogprobs> logprobs;  // one per token, if requested
+  // The text that is final now. A possible beginning of a stop text, or of a character, is held back for later pieces.
+  std::string_view text;
+};
+
 struct Completion {
   RequestId request_id = 0;
   std::vector<TokenId> token_ids;  // without the end-of-sequence token
@@ -98,6 +109,7 @@ struct Completion {
   std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<TokenLogprobs> rivals;  // one per token of Request::rivals
   int64_t num_prompt_tokens = 0;
+  int64_t num_shared_tokens = 0;  // of the prompt, that other requests had computed
   // Not OK: the request failed (its experts could not be read), and only request_id and num_prompt_tokens are set.
   absl::Status status;
 };
@@ -274,8 +286,6 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const { return Tokenize(text); }
   // Renders the folder's chat template with a generation prompt, and returns the prompt's tokens.
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
-  // Sets the day that chat templates print (strftime_now), as "2026-11-21". The default is 2024-07-26.
-  virtual void SetDate(const std::string& date) { (void)date; }
   // Splits the completion of a chat into its parts. For models that write in channels (gpt-oss), these are the
   // channels; for other models, the content is the whole text.
   virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }
@@ -283,13 +293,18 @@ class Engine {
   // a leading space.
   virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;
 
+  // Checks the request against the model, as Submit() does. May be called beside the engine's thread.
+  virtual absl::Status Check(const Request& request) const = 0;
   // Checks the request against the model, and queues it. The next step admits the requests that share the most with
   // what is computed. A kInput error leaves the engine unchanged.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Gives up the requests that wait, and returns their ids. They get no completions.
   virtual std::vector<RequestId> DropWaiting() = 0;
-  // Sets a function that is called with each piece of text as soon as it is final (streaming). Optional.
-  virtual void SetTextSink(std::function<void(RequestId, std::string_view)> sink) = 0;
+  // Gives up a request that waits or runs. It gets no completion, and the next step has its place. Returns false if
+  // there is no such request; with several ranks, also if it runs.
+  virtual bool Cancel(RequestId id) = 0;
+  // Sets a function that Step() calls with what answers gain (streaming). Optional; several ranks never call it.
+  virtual void SetPieceSink(std::function<void(const AnswerPiece&)> sink) = 0;
 
   virtual int64_t num_running() const = 0;         // requests with a place in the batch
   virtual int64_t num_waiting() const = 0;         // requests that still wait for a place or for KV pages

@@ -31,7 +31,7 @@ TEST(Sequence, StopTextsEndItAndAreNeverStreamed) {
   for (const char c : std::string("STO, EN STOP and more")) {
     if (sequence.finished()) break;
     sequence.Append(c, false, {});
-    streamed += sequence.TakeFinalText();
+    sequence.HandOut([&](const AnswerPiece& piece) { streamed += piece.text; });
   }
   ASSERT_TRUE(sequence.finished());
   const Completion completion = sequence.Release();
@@ -86,7 +86,7 @@ TEST(Sequence, HeldBackTextComesOutAtTheEnd) {
   std::string streamed;
   for (const char c : std::string("xST")) {
     sequence.Append(c, false, {});
-    streamed += sequence.TakeFinalText();
+    sequence.HandOut([&](const AnswerPiece& piece) { streamed += piece.text; });
   }
   EXPECT_TRUE(sequence.finished());
   EXPECT_EQ(streamed, "xST");

@@ -76,17 +76,14 @@ class FakeEngine : public Engine {
   }
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     PENSTOCK_RETURN_IF_ERROR(chat_status());
-    const auto& [messages, tools, variables] = chat.parts();
-    return Tokenize(fmt::format("{}{}|{}|{}", date_, json::serialize(messages),
+    const auto& [messages, tools, variables, date] = chat.parts();
+    return Tokenize(fmt::format("{}{}|{}|{}", options_.sees_date ? date : "", json::serialize(messages),
                                 tools.is_null() ? "" : json::serialize(tools),
                                 variables.empty() ? "" : json::serialize(variables)));
   }
-  void SetDate(const std::string& date) override {
-    if (options_.sees_date) date_ = date;
-  }
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 
-  absl::StatusOr<RequestId> Submit(Request request) override {
+  absl::Status Check(const Request& request) const override {
     if (static_cast<int64_t>(request.prompt_ids.size()) > options_.context_length) {
       return InputError("the prompt has {} tokens, more than the context length of {}", request.prompt_ids.size(),
                         options_.context_length);
@@ -94,6 +91,10 @@ class FakeEngine : public Engine {
     for (const TokenId id : request.prompt_ids) {
       if (id >= model_.vocab_size) return InputError("token id {} is not in the vocabulary", id);
     }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<RequestId> Submit(Request request) override {
+    PENSTOCK_RETURN_IF_ERROR(Check(request));
     waiting_.push_back(Answer(request));
     const RequestId id = waiting_.back().completion.request_id;
     Admit();
@@ -106,7 +107,8 @@ class FakeEngine : public Engine {
     waiting_.clear();
     return ids;
   }
-  void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
+  bool Cancel(RequestId) override { return false; }
+  void SetPieceSink(std::function<void(const AnswerPiece&)>) override {}
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_waiting_tokens() const override {
@@ -196,7 +198,6 @@ class FakeEngine : public Engine {
   }
 
   FakeEngineOptions options_;
-  std::string date_;
   ModelInfo model_;
   MemoryPlan plan_;
   EngineStats stats_;

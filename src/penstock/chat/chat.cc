@@ -101,8 +101,9 @@ uint64_t JsonBytes(const json::array& messages) {
 
 Chat::Chat(ChatParts parts) : parts_(std::make_shared<const ChatParts>(std::move(parts))) {}
 
-Chat::Chat(std::span<const ChatMessage> messages) {
+Chat::Chat(std::span<const ChatMessage> messages, std::string date) {
   ChatParts parts;
+  parts.date = std::move(date);
   for (const ChatMessage& message : messages) {
     parts.messages.push_back(json::object{{"role", message.role}, {"content", message.content}});
   }

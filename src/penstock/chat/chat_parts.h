@@ -14,6 +14,7 @@ struct ChatParts {
       messages;       // objects, each with a "role"; no field is null; a "content" is a string or a list of text parts
   json::value tools;  // a list of objects, or null
   json::object variables;  // further variables of the template: documents, enable_thinking ...
+  std::string date = {};   // the day that the template prints (strftime_now), as "2026-11-21"; empty: 2024-07-26
 };
 
 // The first fault of a chat: its place ("messages[2]"), and what is wrong there.

@@ -130,6 +130,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTempl
   // As in transformers, a missing argument is null, but a missing special token is undefined.
   json::object trusted = special_tokens_;
   trusted["add_generation_prompt"] = true;
+  if (!chat.date.empty()) trusted["current_time"] = chat.date;
   json::object untrusted = chat.variables;
   untrusted["messages"] = std::move(messages);
   untrusted["tools"] = chat.tools;

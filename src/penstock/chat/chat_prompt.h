@@ -22,8 +22,6 @@ class ChatPrompts {
   // `special_tokens` holds bos_token and others by name. Returns kInput if a template is invalid.
   static absl::StatusOr<ChatPrompts> Create(const ChatTemplateTexts& texts, json::object special_tokens);
 
-  // Sets the date that strftime_now() prints (chat_template.h).
-  void SetDate(const std::string& date) { special_tokens_["current_time"] = date; }
   // Returns the prompt up to where the model's answer begins, or kInput as ChatTemplate::Render does.
   absl::StatusOr<std::vector<TextSegment>> Render(const ChatParts& chat) const;
   // Returns ChatTemplate::Literals of all templates, joined.

@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const Ge
   std::vector<ChatMessage> messages;
   if (!flags.system.empty()) messages.push_back({"system", flags.system});
   messages.push_back({"user", prompt});
-  return engine.TokenizeChat(Chat(messages));
+  return engine.TokenizeChat(Chat(messages, flags.date.empty() ? Today() : flags.date));
 }
 
 }  // namespace
@@ -41,11 +41,10 @@ absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   if (options.batch_size == 0) options.batch_size = 1;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
-  engine->SetDate(flags.date.empty() ? Today() : flags.date);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TokenId> prompt_ids, EncodePrompt(*engine, flags));
   absl::Status written;
-  engine->SetTextSink([&](RequestId, std::string_view text) {
-    if (written.ok()) written = WriteFully(STDOUT_FILENO, text, "stdout");
+  engine->SetPieceSink([&](const AnswerPiece& piece) {
+    if (written.ok()) written = WriteFully(STDOUT_FILENO, piece.text, "stdout");
   });
   PENSTOCK_RETURN_IF_ERROR(engine
                                ->Submit({.prompt_ids = std::move(prompt_ids),

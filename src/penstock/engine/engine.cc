@@ -56,15 +56,18 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return model_->TokenizeChat(chat);
   }
-  void SetDate(const std::string& date) override {
-    if (model_->chat_prompts.has_value()) model_->chat_prompts->SetDate(date);
-  }
   ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
+  absl::Status Check(const Request& request) const override {
+    Request checked = request;
+    BeginDecoding(*model_, checked);
+    return CheckRequest(checked, *model_, policy().plan.context_length);
+  }
   absl::StatusOr<RequestId> Submit(Request request) override;
   std::vector<RequestId> DropWaiting() override;
-  void SetTextSink(std::function<void(RequestId, std::string_view)> sink) override { text_sink_ = std::move(sink); }
+  bool Cancel(RequestId id) override;
+  void SetPieceSink(std::function<void(const AnswerPiece&)> sink) override { piece_sink_ = std::move(sink); }
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }
@@ -88,9 +91,6 @@ class EngineImpl : public InstrumentedEngine {
     return {.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()};
   }
   bool ranks_were_busy() const override { return ranks_were_busy_; }
-  absl::Status Check(const Request& request) const override {
-    return CheckRequest(request, *model_, policy().plan.context_length);
-  }
 
  private:
   EngineImpl() = default;
@@ -144,14 +144,14 @@ class EngineImpl : public InstrumentedEngine {
   std::optional<RowSampler> sampler_;  // set by CreateExecutor()
 
   RequestId next_request_id_ = 1;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::deque<std::unique_ptr<Sequence>> waiting_;  // the highest priority first
   int64_t num_waiting_tokens_ = 0;  // of their prompts
   int64_t num_passed_over_ = 0;     // how often the first waiting request has been passed over
   std::vector<std::unique_ptr<Sequence>> running_;
   RowBatch batch_;
   std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
   std::vector<absl::Status> row_statuses_;  // [num_rows] of the last pass
-  std::function<void(RequestId, std::string_view)> text_sink_;
+  std::function<void(const AnswerPiece&)> piece_sink_;
   bool empty_prompts_ = false;
   bool shares_prefixes_ = true;
   std::string correlation_path_;
@@ -293,15 +293,32 @@ std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
 
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   BeginDecoding(*model_, request);
-  PENSTOCK_RETURN_IF_ERROR(Check(request));
+  PENSTOCK_RETURN_IF_ERROR(CheckRequest(request, *model_, policy().plan.context_length));
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   // Generation ends at the context's end with finish reason "length".
   request.sampling.max_tokens =
       std::max<int64_t>(0, std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt));
   const RequestId id = next_request_id_++;
-  waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
+  const auto place = std::ranges::find_if(
+      waiting_, [&](const auto& sequence) { return sequence->priority() < request.priority; });
+  waiting_.insert(place, std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
   num_waiting_tokens_ += num_prompt;
   return id;
+}
+
+bool EngineImpl::Cancel(RequestId id) {
+  const auto is_it = [&](const auto& sequence) { return sequence->id() == id; };
+  if (const auto found = std::ranges::find_if(waiting_, is_it); found != waiting_.end()) {
+    num_waiting_tokens_ -= (*found)->num_prompt_tokens();
+    waiting_.erase(found);
+    return true;
+  }
+  const auto found = std::ranges::find_if(running_, is_it);
+  if (found == running_.end()) return false;
+  Sequence& sequence = **found;
+  if (!sequence.failed()) sequence.kv()->Finish(sequence.token_ids(), sequence.num_computed());
+  running_.erase(found);
+  return true;
 }
 
 std::vector<RequestId> EngineImpl::DropWaiting() {
@@ -320,6 +337,7 @@ size_t EngineImpl::ChooseWaiting() const {
   size_t best = 0;
   int64_t most = 0;
   for (size_t i = 0; shares_prefixes_ && waiting_.size() > 1 && i < std::min(waiting_.size(), kNumCompared); ++i) {
+    if (waiting_[i]->priority() < waiting_[0]->priority()) break;
     const int64_t num_shared = KvSequence::NumShared(KvArgsOf(*waiting_[i]));
     if (num_shared > most) {
       best = i;
@@ -367,7 +385,7 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
     KvSequence& kv = *sequence.kv();
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t pos, kv.SkipComputed(sequence.token_ids(), sequence.num_computed()));
     stats_.prompt_tokens += pos - sequence.num_computed();
-    sequence.AdvanceComputed(pos - sequence.num_computed());
+    sequence.SkipShared(pos - sequence.num_computed());
     kv.Open(sequence.token_ids(), pos + 1);
   }
   return SequenceState{
@@ -426,10 +444,8 @@ void EngineImpl::SampleRows(const RowLogits& result) {
     if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
   }
   stats_.generated_tokens += sampler_->Sample(result, {batch_, sequence_of_row_});
-  for (size_t i = 0; text_sink_ && i < result.rows.size(); ++i) {
-    Sequence& sequence = *sequence_of_row_[result.rows[i]];
-    const std::string text = sequence.failed() ? "" : sequence.TakeFinalText();
-    if (!text.empty()) text_sink_(sequence.id(), text);
+  for (size_t i = 0; piece_sink_ && i < result.rows.size(); ++i) {
+    sequence_of_row_[result.rows[i]]->HandOut(piece_sink_);
   }
 }
 

@@ -33,8 +33,6 @@ class InstrumentedEngine : public Engine {
   virtual SimulationInputs simulation_inputs() const = 0;
   // Returns whether any rank had requests at the beginning of the last step.
   virtual bool ranks_were_busy() const = 0;
-  // Checks a request as Submit() does.
-  virtual absl::Status Check(const Request& request) const = 0;
 };
 
 // Opens an engine as Engine::Open() does, with hooks.

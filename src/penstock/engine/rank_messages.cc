@@ -27,8 +27,8 @@ void serialize(Archive& archive, SamplingParams& params) {
 
 template <class Archive>
 void serialize(Archive& archive, Request& request) {
-  auto& [prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals] = request;
-  archive(prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals);
+  auto& [prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals, priority] = request;
+  archive(prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals, priority);
 }
 
 template <class Archive>
@@ -45,16 +45,16 @@ void serialize(Archive& archive, TokenLogprobs& logprobs) {
 
 template <class Archive>
 void serialize(Archive& archive, Completion& completion) {
-  auto& [request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, rivals, num_prompt_tokens, status] =
-      completion;
+  auto& [request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, rivals, num_prompt_tokens,
+         num_shared_tokens, status] = completion;
   int32_t fault = 0;  // 0: OK
   std::string message;
   if (!status.ok()) {
     fault = static_cast<int32_t>(FaultOf(status));
     message = Message(status);
   }
-  archive(request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, rivals, num_prompt_tokens, fault,
-          message);
+  archive(request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, rivals, num_prompt_tokens,
+          num_shared_tokens, fault, message);
   status = fault == 0 ? absl::OkStatus() : MakeError(static_cast<Fault>(fault), message);
 }
 

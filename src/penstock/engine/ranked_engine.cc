@@ -83,14 +83,14 @@ class RankedEngine : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return own_.engine().TokenizeChat(chat);
   }
-  void SetDate(const std::string& date) override { own_.engine().SetDate(date); }
   ChatAnswer ReadAnswer(const Completion& completion) const override { return own_.engine().ReadAnswer(completion); }
   std::string TokenBytes(TokenId id, bool begins_text) const override {
     return own_.engine().TokenBytes(id, begins_text);
   }
 
+  absl::Status Check(const Request& request) const override { return own_.engine().Check(request); }
   absl::StatusOr<RequestId> Submit(Request request) override {
-    PENSTOCK_RETURN_IF_ERROR(own_.engine().Check(request));
+    PENSTOCK_RETURN_IF_ERROR(Check(request));
     const RequestId id = next_id_++;
     const auto num_prompt = std::ssize(request.prompt_ids);
     num_waiting_tokens_ += num_prompt;
@@ -108,7 +108,14 @@ class RankedEngine : public Engine {
     num_waiting_tokens_ = 0;
     return ids;
   }
-  void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
+  bool Cancel(RequestId id) override {
+    const auto found = std::ranges::find(waiting_, id, &Waiting::id);
+    if (found == waiting_.end()) return false;
+    num_waiting_tokens_ -= std::ssize(found->request.prompt_ids);
+    waiting_.erase(found);
+    return true;
+  }
+  void SetPieceSink(std::function<void(const AnswerPiece&)>) override {}
   int64_t num_running() const override { return dealer_.num_active(); }
   int64_t num_waiting() const override { return std::ssize(waiting_); }
   int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }

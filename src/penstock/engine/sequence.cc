@@ -9,6 +9,7 @@ namespace penstock {
 
 Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
     : id_(id),
+      priority_(request.priority),
       sampling_(std::move(request.sampling)),
       num_prompt_tokens_(static_cast<int64_t>(request.prompt_ids.size())),
       num_encoded_(request.num_encoded),
@@ -74,22 +75,33 @@ void Sequence::Finish(FinishReason reason) {
   finish_reason_ = reason;
 }
 
-std::string Sequence::TakeFinalText() {
+size_t Sequence::NumFinalBytes() const {
   size_t final_size = text_.size();
-  if (!finished_) {
-    for (const std::string& stop : sampling_.stop) {
-      for (size_t length = std::min(stop.size() - 1, text_.size()); length > 0; --length) {
-        if (text_.ends_with(std::string_view(stop).substr(0, length))) {
-          final_size = std::min(final_size, text_.size() - length);
-          break;
-        }
+  if (finished_) return final_size;
+  for (const std::string& stop : sampling_.stop) {
+    for (size_t length = std::min(stop.size() - 1, text_.size()); length > 0; --length) {
+      if (text_.ends_with(std::string_view(stop).substr(0, length))) {
+        final_size = std::min(final_size, text_.size() - length);
+        break;
       }
     }
   }
-  if (final_size <= num_given_bytes_) return {};
-  std::string text = text_.substr(num_given_bytes_, final_size - num_given_bytes_);
+  return final_size;
+}
+
+void Sequence::HandOut(const std::function<void(const AnswerPiece&)>& sink) {
+  if (failed()) return;
+  const size_t final_size = std::max(NumFinalBytes(), num_given_bytes_);
+  const auto num_given = static_cast<size_t>(num_given_tokens_);
+  const AnswerPiece piece{
+      .request_id = id_,
+      .token_ids = generated_ids().subspan(num_given),
+      .logprobs = std::span(logprobs_).subspan(std::min(num_given, logprobs_.size())),
+      .text = std::string_view(text_).substr(num_given_bytes_, final_size - num_given_bytes_)};
+  if (piece.token_ids.empty() && piece.text.empty()) return;
   num_given_bytes_ = final_size;
-  return text;
+  num_given_tokens_ = num_generated();
+  sink(piece);
 }
 
 Completion Sequence::Release() {
@@ -98,6 +110,7 @@ Completion Sequence::Release() {
   completion.request_id = id_;
   // The token with which a decoder begins is not the caller's.
   completion.num_prompt_tokens = num_prompt_tokens_ - (num_encoded_ > 0 ? 1 : 0);
+  completion.num_shared_tokens = num_shared_;
   if (failed()) {
     completion.status = std::move(status_);
     return completion;

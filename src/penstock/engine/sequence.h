@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ class Sequence {
   Sequence(RequestId id, Request request, const Tokenizer* tokenizer);
 
   RequestId id() const { return id_; }
+  int priority() const { return priority_; }
   const SamplingParams& sampling() const { return sampling_; }
 
   // num_known() counts the tokens that passes compute, num_computed() those of them whose KV entries exist, and
@@ -31,6 +33,11 @@ class Sequence {
   int64_t num_pending() const { return num_known() - num_computed_; }
   int64_t num_unwanted() const { return num_unwanted_; }
   void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
+  // The same for rows that other sequences have computed.
+  void SkipShared(int64_t num_rows) {
+    num_computed_ += num_rows;
+    num_shared_ += num_rows;
+  }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
   // Whether a part of the prompt is not yet computed.
   bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
@@ -77,26 +84,31 @@ class Sequence {
 
   bool finished() const { return finished_; }
   bool failed() const { return !status_.ok(); }
-  // Returns the text that became final since the last call. A possible beginning of a stop text is held back.
-  std::string TakeFinalText();
+  // Calls `sink` with what the answer gained since the last call, if that is anything.
+  void HandOut(const std::function<void(const AnswerPiece&)>& sink);
   // Moves the results out. REQUIRES: finished().
   Completion Release();
 
  private:
   void AddText(std::string_view piece);
   void Finish(FinishReason reason);
+  // Returns how many bytes of the text are final. A possible beginning of a stop text is not.
+  size_t NumFinalBytes() const;
 
   RequestId id_;
+  int priority_;
   SamplingParams sampling_;
   int64_t num_prompt_tokens_;
   int64_t num_encoded_;
   std::vector<TokenId> token_ids_;  // prompt and generated
   int64_t num_computed_ = 0;
+  int64_t num_shared_ = 0;  // rows among them that other sequences had computed
   TokenHistory history_;
   std::optional<KvSequence> kv_;
   std::optional<StreamDecoder> decoder_;
   std::string text_;
-  size_t num_given_bytes_ = 0;  // bytes of text_ that TakeFinalText() has returned
+  size_t num_given_bytes_ = 0;   // bytes of text_ that HandOut() has given
+  int64_t num_given_tokens_ = 0;  // the same of generated tokens
   int64_t first_scored_;
   std::vector<TokenId> rivals_;
   int64_t num_unwanted_;  // tokens at the end of the prompt that nothing depends on

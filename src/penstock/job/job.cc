@@ -310,7 +310,6 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   PENSTOCK_RETURN_IF_ERROR(CheckAnswerable(job.report, *engine));
   progress.Predict(opened.predicted_tokens_per_s);
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
-  engine->SetDate(job.manifest.date);
   if (num_retried > 0) {
     PENSTOCK_RETURN_IF_ERROR(DropFailed(options, calls, job));
     summary.numbers.num_resumed = job.scan.num_done;
@@ -325,6 +324,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
                  .job_digest = job.manifest.job_digest,
                  .model_name = job.manifest.model_name,
                  .system = options.system,
+                 .date = job.manifest.date,
                  .seed = options.seed,
                  .sampling = Overlay(engine->default_sampling(), options.sampling),
                  .task = options.task,

@@ -39,12 +39,13 @@ void AddSystem(const PromptMaker& maker, const JobRequest& request, json::array&
 
 }  // namespace
 
-PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system) {
+PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system, const std::string& date) {
   return {.model = engine.model(),
           .tokenize = [&engine](std::string_view text) { return engine.Tokenize(text); },
           .tokenize_piece = [&engine](std::string_view text) { return engine.TokenizePiece(text); },
           .tokenize_chat = [&engine](const Chat& chat) { return engine.TokenizeChat(chat); },
-          .system = system};
+          .system = system,
+          .date = date};
 }
 
 absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
@@ -58,6 +59,7 @@ absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobReque
     case RequestKind::kChat: {
       AddSystem(maker, request, request.chat.messages);
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(request.chat.messages)));
+      request.chat.date = maker.date;
       return maker.tokenize_chat(Chat(std::move(request.chat)));
     }
     case RequestKind::kTurns: {
@@ -67,6 +69,7 @@ absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobReque
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, num_bytes));
       ChatParts chat = request.chat;
       chat.messages = ConversationSoFar(request.turns, answers);
+      chat.date = maker.date;
       AddSystem(maker, request, chat.messages);
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(chat.messages)));
       return maker.tokenize_chat(Chat(std::move(chat)));

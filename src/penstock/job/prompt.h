@@ -20,10 +20,11 @@ struct PromptMaker {
   std::function<absl::StatusOr<std::vector<TokenId>>(std::string_view)> tokenize_piece;  // Engine::TokenizePiece
   std::function<absl::StatusOr<std::vector<TokenId>>(const Chat&)> tokenize_chat;
   std::optional<std::string> system;  // see JobOptions
+  std::string date = {};              // see ChatParts
 };
 
 // Returns what the engine's model needs. The engine must outlive it.
-PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system);
+PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system, const std::string& date);
 
 // Returns the prompt's tokens; of turns, the prompt of the first one that `answers` do not answer. Takes the messages
 // of a chat out of the request. kInput for a prompt that cannot fit the context, and as Engine::TokenizeChat().

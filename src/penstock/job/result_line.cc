@@ -21,26 +21,12 @@ uint64_t ResultNumber(uint64_t job_digest, int64_t line_number) {
   return (static_cast<uint64_t>(line_number) + job_digest) * kScramble;
 }
 
-// Returns nine letters and digits, as Mistral's templates require. The id is unique in the job.
-std::string CallId(int64_t line_number, size_t choice_idx, size_t call_idx) {
-  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  constexpr uint64_t kCallsPerChoice = 1 << 12;
-  uint64_t number =
-      (static_cast<uint64_t>(line_number) * static_cast<uint64_t>(kMaxAnswers) + choice_idx) * kCallsPerChoice +
-      call_idx;
-  std::string id(9, '0');
-  for (auto digit = id.rbegin(); digit != id.rend(); ++digit, number /= kDigits.size()) {
-    *digit = kDigits[number % kDigits.size()];
-  }
-  return id;
-}
-
-json::object Message(const ChatAnswer& answer, int64_t line_number, size_t choice_idx) {
+json::object Message(const ChatAnswer& answer, int64_t request_number, size_t choice_idx) {
   json::object message = {{"role", "assistant"}, {"content", ReplaceInvalidUtf8(answer.content)}, {"refusal", nullptr}};
   if (!answer.reasoning.empty()) message["reasoning_content"] = ReplaceInvalidUtf8(answer.reasoning);
   json::array calls;
   for (const ToolCall& call : answer.tool_calls) {
-    calls.push_back(json::object{{"id", CallId(line_number, choice_idx, calls.size())},
+    calls.push_back(json::object{{"id", CallId(request_number, choice_idx, calls.size())},
                                  {"type", "function"},
                                  {"function", json::object{{"name", ReplaceInvalidUtf8(call.name)},
                                                            {"arguments", ReplaceInvalidUtf8(call.arguments)}}}});
@@ -86,25 +72,26 @@ void AppendScore(const ChoiceScore& score, std::string& out) {
                      score.is_greedy);
 }
 
-void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_number, const TokenText& token_text,
-                  std::string& out) {
+void AppendChoice(const RequestResult& result, size_t choice_idx, size_t shown_idx, int64_t request_number,
+                  const TokenText& token_text, std::string& out) {
   const ResultChoice& choice = result.choices[choice_idx];
   const bool chat = result.kind != RequestKind::kCompletion;
   if (chat) {
-    out += OpenJson({{"index", choice_idx}, {"message", Message(choice.answer, line_number, choice_idx)}});
+    out += OpenJson({{"index", shown_idx}, {"message", Message(choice.answer, request_number, shown_idx)}});
   } else {
-    out += OpenJson({{"index", choice_idx}, {"text", ReplaceInvalidUtf8(result.prompt + choice.completion.text)}});
+    out += OpenJson({{"index", shown_idx}, {"text", ReplaceInvalidUtf8(result.prompt + choice.completion.text)}});
   }
   out += R"(,"logprobs":)";
   if (result.logprobs < 0) {
     out += "null";
   } else if (chat) {
-    AppendChatLogprobs(choice.completion.logprobs, token_text, out);
+    AppendChatLogprobs(choice.completion.logprobs, /*begins_text=*/true, token_text, out);
   } else {
     const TextBegins begins = result.is_scored       ? TextBegins::kBefore
                               : result.echoes_prompt ? TextBegins::kWithPrompt
                                                      : TextBegins::kWithAnswer;
-    AppendCompletionLogprobs(choice.completion, begins, result.logprobs, token_text, out);
+    int64_t num_chars = 0;
+    AppendCompletionLogprobs(choice.completion, begins, result.logprobs, token_text, num_chars, out);
   }
   if (!chat && result.shown_prompt_logprobs >= 0) {
     AppendPromptLogprobs(choice.completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
@@ -135,6 +122,17 @@ BestChoices BestOf(const RequestResult& result) {
   return {BestChoice(scores), BestChoice(scores, num_chars)};
 }
 
+json::object UsageOf(std::span<const RequestResult> results) {
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  for (const RequestResult& result : results) {
+    prompt_tokens += result.prompt_tokens;
+    completion_tokens += result.completion_tokens;
+  }
+  return {{"prompt_tokens", prompt_tokens},
+          {"completion_tokens", completion_tokens},
+          {"total_tokens", prompt_tokens + completion_tokens}};
+}
+
 LabelCounts LabelsOf(const RequestResult& result) {
   const BestChoices best = BestOf(result);
   return {.num_labelled = 1,
@@ -161,35 +159,64 @@ std::optional<int64_t> LineOfResultId(std::string_view id, uint64_t job_digest) 
   return static_cast<int64_t>(line_number);
 }
 
+std::string CallId(int64_t request_number, size_t choice_idx, size_t call_idx) {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  constexpr uint64_t kCallsPerChoice = 1 << 12;
+  uint64_t number =
+      (static_cast<uint64_t>(request_number) * static_cast<uint64_t>(kMaxAnswers) + choice_idx) * kCallsPerChoice +
+      call_idx;
+  std::string id(9, '0');
+  for (auto digit = id.rbegin(); digit != id.rend(); ++digit, number /= kDigits.size()) {
+    *digit = kDigits[number % kDigits.size()];
+  }
+  return id;
+}
+
+std::string BodyId(RequestKind kind, uint64_t number) {
+  return fmt::format("{}-{:016x}", kind == RequestKind::kCompletion ? "cmpl" : "chatcmpl", number);
+}
+
+void AppendBody(const BodyHead& head, std::span<const RequestResult> results, const TokenText& token_text,
+                std::string& out) {
+  const RequestResult& first = results[0];
+  const bool chat = first.kind != RequestKind::kCompletion;
+  out += OpenJson({{"id", BodyId(first.kind, head.number)},
+                   {"object", first.is_short ? "classification"
+                              : chat         ? "chat.completion"
+                                             : "text_completion"},
+                   {"created", head.created},
+                   {"model", ReplaceInvalidUtf8(first.model)}});
+  if (first.is_short) {
+    out += R"(,"classification":)" + JsonText(Classification(first));
+  } else {
+    out += R"(,"choices":[)";
+    size_t shown_idx = 0;
+    for (const RequestResult& result : results) {
+      for (size_t i = 0; i < result.choices.size(); ++i) {
+        if (shown_idx > 0) out += ',';
+        AppendChoice(result, i, shown_idx++, head.request_number, token_text, out);
+      }
+    }
+    out += ']';
+    if (first.is_scored) out += R"(,"scores":)" + JsonText(BestFields(first));
+  }
+  if (chat && first.shown_prompt_logprobs >= 0) {
+    AppendPromptLogprobs(first.choices[0].completion.prompt_logprobs, first.shown_prompt_logprobs, token_text, out);
+  }
+  json::object usage = UsageOf(results);
+  if (head.shared_tokens.has_value()) {
+    usage["prompt_tokens_details"] = json::object{{"cached_tokens", *head.shared_tokens}};
+  }
+  out += R"(,"usage":)" + JsonText(usage) + '}';
+}
+
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text) {
-  const bool chat = result.kind != RequestKind::kCompletion;
   const uint64_t number = ResultNumber(head.job_digest, head.line_number);
   std::string out = OpenJson(Head(head));
   out += R"(,"response":)" + OpenJson({{"status_code", 200}, {"request_id", fmt::format("req_{:016x}", number)}});
-  out += R"(,"body":)" + OpenJson({{"id", fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", number)},
-                                   {"object", result.is_short ? "classification"
-                                              : chat          ? "chat.completion"
-                                                              : "text_completion"},
-                                   {"created", 0},
-                                   {"model", ReplaceInvalidUtf8(result.model)}});
-  if (result.is_short) {
-    out += R"(,"classification":)" + JsonText(Classification(result));
-  } else {
-    out += R"(,"choices":[)";
-    for (size_t i = 0; i < result.choices.size(); ++i) {
-      if (i > 0) out += ',';
-      AppendChoice(result, i, head.line_number, token_text, out);
-    }
-    out += ']';
-    if (result.is_scored) out += R"(,"scores":)" + JsonText(BestFields(result));
-  }
-  if (chat && result.shown_prompt_logprobs >= 0) {
-    AppendPromptLogprobs(result.choices[0].completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
-  }
-  out += R"(,"usage":)" + JsonText(json::object{{"prompt_tokens", result.prompt_tokens},
-                                                {"completion_tokens", result.completion_tokens},
-                                                {"total_tokens", result.prompt_tokens + result.completion_tokens}});
-  out += R"(}},"error":null})";
+  out += R"(,"body":)";
+  AppendBody({.number = number, .request_number = head.line_number}, {&result, 1}, token_text, out);
+  out += R"(},"error":null})";
   return out;
 }
 

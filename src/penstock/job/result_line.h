@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -90,6 +91,27 @@ struct LabelCounts {
 
 // Returns the counts of one request. REQUIRES: it has a label.
 LabelCounts LabelsOf(const RequestResult& result);
+
+// What the bodies of two equal results differ in.
+struct BodyHead {
+  uint64_t number = 0;         // makes the body's id
+  int64_t request_number = 0;  // makes the ids of tool calls; at least 0
+  int64_t created = 0;         // seconds since 1970
+  // Prompt tokens that other requests had computed. Jobs leave it out, so that equal jobs have equal results.
+  std::optional<int64_t> shared_tokens = {};
+};
+
+// Returns nine letters and digits, as Mistral's templates require. Equal numbers give equal ids.
+std::string CallId(int64_t request_number, size_t choice_idx, size_t call_idx);
+
+// Returns "chatcmpl-<16 hex>" or "cmpl-<16 hex>".
+std::string BodyId(RequestKind kind, uint64_t number);
+// Returns the object `usage` of several results together.
+json::object UsageOf(std::span<const RequestResult> results);
+// Appends results as one JSON object: a chat completion, a completion or, if they are short, a classification. Several
+// results are those of a completion's prompts.
+void AppendBody(const BodyHead& head, std::span<const RequestResult> results, const TokenText& token_text,
+                std::string& out);
 
 // Each returns one line without the newline, always valid UTF-8 and valid JSON.
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text);

@@ -82,10 +82,12 @@ void AppendList(size_t count, absl::FunctionRef<std::string(size_t)> item, std::
   out += ']';
 }
 
-void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenText& token_text, std::string& out) {
+void AppendChatLogprobs(std::span<const TokenLogprobs> tokens, bool begins_text, const TokenText& token_text,
+                        std::string& out) {
   const auto item = [&](size_t i) {
-    std::string text = ChatToken(tokens[i].chosen, i == 0, token_text) + R"(,"top_logprobs":)";
-    const auto other = [&](size_t j) { return ChatToken(tokens[i].top[j], i == 0, token_text) + "}"; };
+    const bool begins = begins_text && i == 0;
+    std::string text = ChatToken(tokens[i].chosen, begins, token_text) + R"(,"top_logprobs":)";
+    const auto other = [&](size_t j) { return ChatToken(tokens[i].top[j], begins, token_text) + "}"; };
     AppendList(tokens[i].top.size(), other, text);
     return text + "}";
   };
@@ -95,7 +97,7 @@ void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenTex
 }
 
 void AppendCompletionLogprobs(const Completion& completion, TextBegins begins, int num_top, const TokenText& token_text,
-                              std::string& out) {
+                              int64_t& num_chars, std::string& out) {
   const std::vector<ShownToken> tokens = ShownTokens(completion, begins, token_text);
   const auto bytes_of = [&](size_t i) { return token_text(tokens[i].token->chosen.token_id, tokens[i].begins_text); };
   out += R"({"tokens":)";
@@ -116,7 +118,6 @@ void AppendCompletionLogprobs(const Completion& completion, TextBegins begins, i
     out += "null";
   }
   out += R"(,"text_offset":)";
-  int64_t num_chars = 0;  // that have begun before this token
   const auto next_offset = [&](size_t i) {
     const std::string bytes = bytes_of(i);
     const int64_t begin = num_chars - (num_chars > 0 && !bytes.empty() && ContinuesCharacter(bytes[0]) ? 1 : 0);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,17 +26,19 @@ std::string OpenJson(const json::object& object);
 // Appends "[item(0),item(1),...]".
 void AppendList(size_t count, absl::FunctionRef<std::string(size_t)> item, std::string& out);
 
-// Appends the object `logprobs` of a chat completion.
-void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenText& token_text, std::string& out);
+// Appends the object `logprobs` of a chat completion, or of a piece of one, which does not begin the text.
+void AppendChatLogprobs(std::span<const TokenLogprobs> tokens, bool begins_text, const TokenText& token_text,
+                        std::string& out);
 // The beginning of the text to which listed tokens belong: the first token of a text may lose a leading space.
 enum class TextBegins : uint8_t {
   kWithPrompt,  // the prompt's tokens are listed, too (echo)
   kWithAnswer,
   kBefore,  // the tokens continue a text
 };
-// Appends the object `logprobs` of a completion. `text_offset` counts characters from the first listed token.
+// Appends the object `logprobs` of a completion, or of a piece of one. `num_chars` counts the characters before it, and
+// then also those in it: the object's `text_offset`s begin there.
 void AppendCompletionLogprobs(const Completion& completion, TextBegins begins, int num_top, const TokenText& token_text,
-                              std::string& out);
+                              int64_t& num_chars, std::string& out);
 // Appends vLLM's field `prompt_logprobs`: for each token of the prompt an object with token ids as keys, null for the
 // first one.
 void AppendPromptLogprobs(const std::vector<TokenLogprobs>& tokens, int num_top, const TokenText& token_text,

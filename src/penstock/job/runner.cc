@@ -18,7 +18,7 @@ uint64_t RequestSeed(uint64_t job_seed, int64_t line_number) {
 
 Runner::Runner(const Args& args)
     : args_(args),
-      prompts_(MakerOf(args.engine, args.system)),
+      prompts_(MakerOf(args.engine, args.system, args.date)),
       token_text_([&engine = args.engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); }),
       reader_(args.inputs) {
   counts_.num_requests = args.report.num_requests;

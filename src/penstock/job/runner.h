@@ -48,6 +48,7 @@ class Runner {
     uint64_t job_digest;
     std::string model_name;             // that result lines name
     std::optional<std::string> system;  // see JobOptions
+    std::string date;                   // that chat templates see
     uint64_t seed;
     SamplingParams sampling;  // where requests start from
     JobTask task;

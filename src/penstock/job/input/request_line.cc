@@ -432,9 +432,11 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
   if (body == nullptr || !body->is_object()) outer.Fail("invalid_request", "body", "expected an object");
   if (outer.error().has_value()) return outer.error();
 
-  FieldReader fields(body->get_object(), "body.");
-  line.model = fields.Text("model").value_or("");
-  return ReadRequest(fields, url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, line);
+  RequestLine inner = ParseRequestBody(body->get_object(),
+                                       url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, "body.");
+  line.model = std::move(inner.model);
+  line.request = std::move(inner.request);
+  return std::move(inner.error);
 }
 
 // The fields of which a plain line has one.
@@ -477,6 +479,14 @@ std::span<const JobTaskTraits> JobTasks() {
       {JobTask::kClassify, "classify", "scores the choices of all requests, and writes the best one"},
   };
   return kTasks;
+}
+
+RequestLine ParseRequestBody(const json::object& body, RequestKind kind, std::string_view prefix) {
+  RequestLine line;
+  FieldReader fields(body, prefix);
+  line.model = fields.Text("model").value_or("");
+  line.error = ReadRequest(fields, kind, line);
+  return line;
 }
 
 bool HasSystemMessage(const json::array& messages) {

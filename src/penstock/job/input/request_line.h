@@ -70,6 +70,10 @@ struct RequestLine {
 // `text` is one line without its end; `number` is its line number, from 1.
 RequestLine ParseRequestLine(std::string_view text, int64_t number);
 
+// Parses the body of a request to /v1/chat/completions (kChat) or /v1/completions (kCompletion), which is the same in a
+// batch line and over HTTP. The line has no id; errors name fields behind `prefix`, such as "body.".
+RequestLine ParseRequestBody(const json::object& body, RequestKind kind, std::string_view prefix = "");
+
 // Returns whether one of the messages is of the system or the developer.
 bool HasSystemMessage(const json::array& messages);
 
