@@ -20,8 +20,8 @@ struct ChatParts;  // Penstock's own form of a chat
 // Messages, tools and further variables of the chat template. Immutable; copies share one content.
 class Chat {
  public:
-  // Makes a chat of plain messages. `date` is the day that the template prints (strftime_now), as "2026-11-21"; an empty
-  // one stands for 2024-07-26.
+  // Makes a chat of plain messages. `date` is the day that the template prints (strftime_now), as "2026-11-21"; an
+  // empty one stands for 2024-07-26.
   explicit Chat(std::span<const ChatMessage> messages, std::string date = {});
   // For Penstock's own use: makes a chat of parts that it has already checked.
   explicit Chat(ChatParts parts);

@@ -9,9 +9,9 @@
 //     for (const auto& completion : *finished) std::cout << completion.text;
 //   }
 //
-// One thread at a time may use an Engine; the const functions about texts and chats may be called beside it. Errors are absl::Status with one-line messages; penstock::ExitCodeOf gives
-// their class. The bits of a completion depend only on the model, the dtype and its own request. Budget, batch, threads
-// and other requests do not change them.
+// One thread at a time may use an Engine; the const functions about texts and chats may be called beside it. Errors are
+// absl::Status with one-line messages; penstock::ExitCodeOf gives their class. The bits of a completion depend only on
+// the model, the dtype and its own request. Budget, batch, threads and other requests do not change them.
 #pragma once
 
 #include <cstdint>

@@ -27,6 +27,7 @@
 #include "penstock/cli/flags/common_flags.h"
 #include "penstock/cli/flags/flags.h"
 #include "penstock/cli/flags/help.h"
+#include "penstock/cli/flags/serve_flags.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/parallel/launcher.h"
 #include "penstock/plan/formats.h"
@@ -163,6 +164,20 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
               "penstock generate -m models/penstock-demo --raw 'Once upon a time'\n"
               "penstock generate -m DIR -p 'Name three rivers.' --system 'Answer in one line.' --temperature 0");
   return {command, [flags] { return GenerateCommand(*flags); }};
+}
+
+Command AddServeCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* command = AddCommand(app, "serve", "HTTP server with the API of OpenAI");
+  AddServeFlags(*command, *flags);
+  AddModelFlags(*command, flags->model);
+  AddSamplingFlags(*command, flags->sampling);
+  AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock serve -m DIR --memory 16GiB\n"
+              "curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": "
+              "\"Hi\"}]}'");
+  return {command, [flags] { return ServeCommand(*flags); }};
 }
 
 Command AddPackCommand(CLI::App& app, LogFlags& log) {
@@ -478,10 +493,10 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {AddRunCommand(app, log),       AddMergeCommand(app, log),
-                                   AddGenerateCommand(app, log),  AddPackCommand(app, log),
-                                   AddInspectCommand(app, log),   AddTokenizeCommand(app, log),
-                                   AddPerplexityCommand(app, log)};
+  std::vector<Command> commands = {AddRunCommand(app, log),      AddMergeCommand(app, log),
+                                   AddGenerateCommand(app, log), AddServeCommand(app, log),
+                                   AddPackCommand(app, log),     AddInspectCommand(app, log),
+                                   AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddPlanCommand(app, log));

@@ -16,6 +16,7 @@
 #include "penstock/job/merge.h"
 #include "penstock/pack.h"
 #include "penstock/routing/generated_routing.h"
+#include "penstock/server/server.h"
 
 namespace penstock::cli {
 
@@ -80,6 +81,14 @@ struct GenerateFlags {
   bool raw = false;
 };
 absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags);
+
+// penstock serve: answer HTTP requests in OpenAI's form.
+struct ServeFlags {
+  ModelFlags model;
+  SamplingOverrides sampling;  // where requests say nothing
+  server::ServerOptions server;
+};
+absl::StatusOr<int> ServeCommand(ServeFlags flags);
 
 // penstock pack: write a model folder as a packed store.
 struct PackFlags {

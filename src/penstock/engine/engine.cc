@@ -145,8 +145,8 @@ class EngineImpl : public InstrumentedEngine {
 
   RequestId next_request_id_ = 1;
   std::deque<std::unique_ptr<Sequence>> waiting_;  // the highest priority first
-  int64_t num_waiting_tokens_ = 0;  // of their prompts
-  int64_t num_passed_over_ = 0;     // how often the first waiting request has been passed over
+  int64_t num_waiting_tokens_ = 0;                 // of their prompts
+  int64_t num_passed_over_ = 0;                    // how often the first waiting request has been passed over
   std::vector<std::unique_ptr<Sequence>> running_;
   RowBatch batch_;
   std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
@@ -299,8 +299,8 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   request.sampling.max_tokens =
       std::max<int64_t>(0, std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt));
   const RequestId id = next_request_id_++;
-  const auto place = std::ranges::find_if(
-      waiting_, [&](const auto& sequence) { return sequence->priority() < request.priority; });
+  const auto place =
+      std::ranges::find_if(waiting_, [&](const auto& sequence) { return sequence->priority() < request.priority; });
   waiting_.insert(place, std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
   num_waiting_tokens_ += num_prompt;
   return id;

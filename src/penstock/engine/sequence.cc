@@ -93,11 +93,10 @@ void Sequence::HandOut(const std::function<void(const AnswerPiece&)>& sink) {
   if (failed()) return;
   const size_t final_size = std::max(NumFinalBytes(), num_given_bytes_);
   const auto num_given = static_cast<size_t>(num_given_tokens_);
-  const AnswerPiece piece{
-      .request_id = id_,
-      .token_ids = generated_ids().subspan(num_given),
-      .logprobs = std::span(logprobs_).subspan(std::min(num_given, logprobs_.size())),
-      .text = std::string_view(text_).substr(num_given_bytes_, final_size - num_given_bytes_)};
+  const AnswerPiece piece{.request_id = id_,
+                          .token_ids = generated_ids().subspan(num_given),
+                          .logprobs = std::span(logprobs_).subspan(std::min(num_given, logprobs_.size())),
+                          .text = std::string_view(text_).substr(num_given_bytes_, final_size - num_given_bytes_)};
   if (piece.token_ids.empty() && piece.text.empty()) return;
   num_given_bytes_ = final_size;
   num_given_tokens_ = num_generated();

@@ -107,7 +107,7 @@ class Sequence {
   std::optional<KvSequence> kv_;
   std::optional<StreamDecoder> decoder_;
   std::string text_;
-  size_t num_given_bytes_ = 0;   // bytes of text_ that HandOut() has given
+  size_t num_given_bytes_ = 0;    // bytes of text_ that HandOut() has given
   int64_t num_given_tokens_ = 0;  // the same of generated tokens
   int64_t first_scored_;
   std::vector<TokenId> rivals_;

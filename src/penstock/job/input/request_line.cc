@@ -432,8 +432,8 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
   if (body == nullptr || !body->is_object()) outer.Fail("invalid_request", "body", "expected an object");
   if (outer.error().has_value()) return outer.error();
 
-  RequestLine inner = ParseRequestBody(body->get_object(),
-                                       url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, "body.");
+  RequestLine inner =
+      ParseRequestBody(body->get_object(), url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, "body.");
   line.model = std::move(inner.model);
   line.request = std::move(inner.request);
   return std::move(inner.error);

@@ -1,0 +1,42 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/cli/commands.h"
+#include "penstock/cli/stop_signals.h"
+
+namespace penstock::cli {
+namespace {
+
+bool IsLocal(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+}  // namespace
+
+absl::StatusOr<int> ServeCommand(ServeFlags flags) {
+  const std::atomic<bool>& stop_requested = StopOnSignals();
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  server::ServerOptions& server = flags.server;
+  if (const char* key = std::getenv("PENSTOCK_API_KEY"); key != nullptr && *key != '\0') {
+    server.api.api_keys.emplace_back(key);
+  }
+  if (server.api.system.has_value() && !IsUtf8(*server.api.system)) return UsageError("--system: the text is not UTF-8");
+  if (!IsLocal(server.http.host) && server.api.api_keys.empty()) {
+    LogWarning("everybody who reaches {} can use this server; give --api-key", server.http.host);
+  }
+  server.api.sampling = flags.sampling;
+  server.api.allows_cors = !server.http.cors_origin.empty();
+  // Bodies take a small part of the memory, but a long prompt must fit.
+  constexpr uint64_t kMaxBodies = 64 * kMiB, kUsualBodies = 16 * kMiB, kShare = 32;
+  server.http.max_bodies_bytes =
+      options.memory_bytes == 0 ? kUsualBodies : std::clamp<uint64_t>(options.memory_bytes / kShare, kMiB, kMaxBodies);
+  server.http.max_body_bytes = server.http.max_bodies_bytes;
+  options.caller_memory = [&](const ModelInfo&) { return ServerMemory(server); };
+  const auto open_engine = [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return Engine::Open(options); };
+  PENSTOCK_RETURN_IF_ERROR(server::Serve(server, open_engine, stop_requested));
+  return 0;
+}
+
+}  // namespace penstock::cli

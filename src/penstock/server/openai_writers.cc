@@ -1,0 +1,129 @@
+#include "penstock/server/openai_writers.h"
+
+#include <utility>
+
+#include "penstock/base/text.h"
+#include "penstock/job/result_logprobs.h"
+
+namespace penstock::server {
+namespace {
+
+constexpr std::string_view kDone = "data: [DONE]\n\n";
+
+class Writer : public AnswerWriter {
+ public:
+  Writer(OpenAiForm form, TokenText token_text) : form_(std::move(form)), token_text_(std::move(token_text)) {
+    head_ = OpenJson({{"id", BodyId(form_.kind, form_.head.number)},
+                      {"object", is_chat() ? "chat.completion.chunk" : "text_completion"},
+                      {"created", form_.head.created},
+                      {"model", ReplaceInvalidUtf8(form_.model)}});
+  }
+
+  std::string Body(std::span<const RequestResult> results, int64_t num_shared_tokens) override {
+    BodyHead head = form_.head;
+    head.shared_tokens = num_shared_tokens;
+    std::string body;
+    AppendBody(head, results, token_text_, body);
+    return body;
+  }
+
+  void Begin(std::string&) override {}
+
+  void Add(size_t choice_idx, const AnswerDelta& delta, std::string& out) override {
+    Progress& progress = BeginChoice(choice_idx, out);
+    if (delta.text.empty() && form_.logprobs < 0) return;
+    AppendChunk(choice_idx, delta.text, Logprobs(delta, progress), "null", out);
+  }
+
+  void EndChoice(size_t choice_idx, const ResultChoice& choice, std::string& out) override {
+    BeginChoice(choice_idx, out);
+    AppendChunk(choice_idx, "", "null", fmt::format("\"{}\"", FinishName(choice)), out);
+  }
+
+  void End(std::span<const RequestResult> results, int64_t num_shared_tokens, std::string& out) override {
+    if (form_.shows_usage) {
+      json::object usage = UsageOf(results);
+      usage["prompt_tokens_details"] = json::object{{"cached_tokens", num_shared_tokens}};
+      out += "data: " + head_ + R"(,"choices":[],"usage":)" + JsonText(usage) + "}\n\n";
+    }
+    out += kDone;
+  }
+
+  void Fail(const ApiError& error, std::string& out) override {
+    out += "data: " + JsonText(ErrorBody(error)) + "\n\n";
+    out += kDone;
+  }
+
+ private:
+  // How far the stream of a choice has come.
+  struct Progress {
+    bool has_begun = false;
+    bool has_tokens = false;
+    int64_t num_chars = 0;
+  };
+
+  bool is_chat() const { return form_.kind == RequestKind::kChat; }
+
+  Progress& BeginChoice(size_t choice_idx, std::string& out) {
+    if (progress_.size() <= choice_idx) progress_.resize(choice_idx + 1);
+    Progress& progress = progress_[choice_idx];
+    if (std::exchange(progress.has_begun, true)) return progress;
+    if (is_chat()) {
+      AppendChoice(choice_idx, R"("delta":{"role":"assistant","content":""})", "null", "null", out);
+    } else if (choice_idx < form_.echoes.size() && !form_.echoes[choice_idx].empty()) {
+      AppendChunk(choice_idx, form_.echoes[choice_idx], "null", "null", out);
+    }
+    return progress;
+  }
+
+  std::string Logprobs(const AnswerDelta& delta, Progress& progress) {
+    if (form_.logprobs < 0) return "null";
+    std::string text;
+    const bool is_first = !std::exchange(progress.has_tokens, true);
+    if (is_chat()) {
+      AppendChatLogprobs(delta.logprobs, is_first, token_text_, text);
+    } else {
+      Completion piece;
+      piece.logprobs = delta.logprobs;
+      AppendCompletionLogprobs(piece, is_first ? TextBegins::kWithAnswer : TextBegins::kBefore, form_.logprobs,
+                               token_text_, progress.num_chars, text);
+    }
+    return text;
+  }
+
+  // `logprobs` and `finish_reason` are JSON.
+  void AppendChunk(size_t choice_idx, const std::string& text, std::string_view logprobs, std::string_view finish_reason,
+                   std::string& out) {
+    const std::string json = JsonText(json::value(ReplaceInvalidUtf8(text)));
+    const std::string field = !is_chat()      ? R"("text":)" + json
+                              : text.empty() ? R"("delta":{})"
+                                             : R"("delta":{"content":)" + json + "}";
+    AppendChoice(choice_idx, field, logprobs, finish_reason, out);
+  }
+
+  void AppendChoice(size_t choice_idx, std::string_view field, std::string_view logprobs, std::string_view finish_reason,
+                    std::string& out) {
+    out += "data: " + head_;
+    out += fmt::format(R"(,"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}])", choice_idx, field, logprobs,
+                       finish_reason);
+    out += form_.shows_usage ? ",\"usage\":null}\n\n" : "}\n\n";
+  }
+
+  OpenAiForm form_;
+  TokenText token_text_;
+  std::string head_;  // of every chunk, without its closing brace
+  std::vector<Progress> progress_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> OpenAiWriter(OpenAiForm form, TokenText token_text) {
+  return std::make_unique<Writer>(std::move(form), std::move(token_text));
+}
+
+std::string_view FinishName(const ResultChoice& choice) {
+  if (choice.completion.finish_reason == FinishReason::kLength) return "length";
+  return choice.answer.tool_calls.empty() ? "stop" : "tool_calls";
+}
+
+}  // namespace penstock::server

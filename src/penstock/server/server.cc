@@ -1,0 +1,53 @@
+#include "penstock/server/server.h"
+
+#include <chrono>
+#include <thread>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+
+namespace penstock::server {
+
+CallerMemory ServerMemory(const ServerOptions& options) {
+  // A body, the JSON in it, and the text of its prompt.
+  constexpr uint64_t kCopiesOfBody = 3;
+  CallerMemory memory;
+  memory.bytes = kCopiesOfBody * options.http.max_bodies_bytes + kMaxWaitingTokens * sizeof(TokenId);
+  // An answer's tokens and text are there once for the engine and once for the client.
+  memory.bytes_per_position = 16;
+  return memory;
+}
+
+absl::Status Serve(const ServerOptions& options,
+                   absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
+                   const std::atomic<bool>& stop) {
+  ApiServer api(options.api);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> http, HttpServer::Start(options.http, api));
+  api.SetConnectionCount([&http] { return http->num_connections(); });
+  LogInfo("listening at http://{}:{}; the model is being loaded", options.http.host, http->port());
+  absl::StatusOr<std::unique_ptr<Engine>> engine = open_engine();
+  if (!engine.ok()) {
+    http->Stop(0);
+    return engine.status();
+  }
+  EngineService service(*std::move(engine));
+  api.SetEngine(service);
+  const MemoryPlan& plan = service.engine().memory_plan();
+  LogInfo("serving {} at http://{}:{}/v1 with {} places; context length {}", service.engine().model().name,
+          options.http.host, http->port(), plan.batch_size, plan.context_length);
+  while (!stop.load() && service.status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  api.BeginDraining();
+  const EngineSnapshot last = service.Snapshot();
+  if (stop.load() && last.num_running + last.num_waiting > 0) {
+    LogInfo("stopping: {} requests under way have {:.0f} s to finish; a second signal stops at once",
+            last.num_running + last.num_waiting, options.drain_s);
+  }
+  http->Drain(service.status().ok() ? options.drain_s : 0);
+  service.Stop();
+  http->Stop(1);
+  PENSTOCK_RETURN_IF_ERROR(service.status());
+  return service.CloseTraces();
+}
+
+}  // namespace penstock::server

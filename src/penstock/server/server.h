@@ -1,0 +1,31 @@
+// The server: an engine, the HTTP API in front of it, and its beginning and end.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/server/api_server.h"
+#include "penstock/server/http/http_server.h"
+
+namespace penstock::server {
+
+struct ServerOptions {
+  HttpOptions http;
+  ApiOptions api;
+  double drain_s = 30;  // time for requests under way to finish after `stop` was set
+};
+
+// Returns the memory that the server itself needs of the engine's budget: bodies that are parsed, prompts that wait.
+CallerMemory ServerMemory(const ServerOptions& options);
+
+// Listens, opens the engine, and answers requests until `stop` is set. OK after an orderly end. The error of opening or
+// listening, or the fault that ended the engine.
+absl::Status Serve(const ServerOptions& options,
+                   absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
+                   const std::atomic<bool>& stop);
+
+}  // namespace penstock::server
