@@ -48,6 +48,7 @@ inline constexpr int kMaxTemplateDepth = 100;
 // Requests.
 inline constexpr int64_t kMaxJobShards = 4096;
 inline constexpr uint64_t kMaxRequestLineBytes = 16ull << 20;
+inline constexpr uint64_t kMaxUploadBytes = 4ull << 30;  // of a file for batches, which lies on disk
 inline constexpr uint64_t kMaxRequestIdBytes = 512;
 inline constexpr int kMaxLogprobs = 20;
 inline constexpr double kMaxTemperature = 100;

@@ -22,7 +22,8 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   if (const char* key = std::getenv("PENSTOCK_API_KEY"); key != nullptr && *key != '\0') {
     server.api.api_keys.emplace_back(key);
   }
-  if (server.api.system.has_value() && !IsUtf8(*server.api.system)) return UsageError("--system: the text is not UTF-8");
+  if (server.api.system.has_value() && !IsUtf8(*server.api.system))
+    return UsageError("--system: the text is not UTF-8");
   if (!IsLocal(server.http.host) && server.api.api_keys.empty()) {
     LogWarning("everybody who reaches {} can use this server; give --api-key", server.http.host);
   }

@@ -332,6 +332,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
                  .on_progress = [&](const ProgressCounts& counts) {
                    summary.numbers.memory.Update(SecondsSince(run_start));
                    progress.Update(counts, engine->stats(), SecondsSince(run_start));
+                   if (options.on_progress) options.on_progress(counts);
                  }});
   const absl::Status status = runner.Run(stop);
 

@@ -23,6 +23,7 @@
 #include "penstock/job/input/validate_input.h"
 #include "penstock/job/manifest.h"
 #include "penstock/job/output_file.h"
+#include "penstock/job/progress.h"
 #include "penstock/job/stats.h"
 
 namespace penstock {
@@ -48,6 +49,7 @@ struct JobOptions {
   int64_t default_max_tokens = SamplingParams().max_tokens;  // the model's, where neither flags nor request say it
   // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.
   Settings engine_settings;
+  std::function<void(const ProgressCounts&)> on_progress = {};  // called after each step; optional
   // The output's system calls, which tests replace. Not owned; may be nullptr.
   OutputCalls* output_calls = nullptr;
 };

@@ -10,18 +10,12 @@ namespace {
 std::string_view TypeOf(int status, ApiStyle style) {
   const bool is_openai = style == ApiStyle::kOpenAi;
   switch (status) {
-    case 401:
-      return "authentication_error";
-    case 404:
-      return is_openai ? "invalid_request_error" : "not_found_error";
-    case 413:
-      return is_openai ? "invalid_request_error" : "request_too_large";
-    case 429:
-      return "rate_limit_error";
-    case 503:
-      return is_openai ? "server_error" : "overloaded_error";
-    default:
-      return status < 500 ? "invalid_request_error" : is_openai ? "server_error" : "api_error";
+    case 401: return "authentication_error";
+    case 404: return is_openai ? "invalid_request_error" : "not_found_error";
+    case 413: return is_openai ? "invalid_request_error" : "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return is_openai ? "server_error" : "overloaded_error";
+    default: return status < 500 ? "invalid_request_error" : is_openai ? "server_error" : "api_error";
   }
 }
 

@@ -13,14 +13,11 @@
 #include "penstock/base/text.h"
 #include "penstock/base/version.h"
 #include "penstock/job/stats.h"
+#include "penstock/server/batch_store.h"
 #include "penstock/server/openai_writers.h"
 
 namespace penstock::server {
 namespace {
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 uint64_t RandomNumber() {
   thread_local std::mt19937_64 generator{std::random_device{}()};
@@ -30,26 +27,28 @@ uint64_t RandomNumber() {
 // Takes a time that does not depend on where the texts differ.
 bool IsSameSecret(std::string_view a, std::string_view b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i % std::max<size_t>(1, b.size())]);
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ b[i % std::max<size_t>(1, b.size())]);
   return difference == 0 && !b.empty();
 }
 
-// A pattern's last segment may be "*", which stands for one segment.
+// A segment "*" of a pattern stands for any one that is not empty.
 bool Matches(std::string_view pattern, std::string_view path) {
-  if (!pattern.ends_with("/*")) return pattern == path;
-  pattern.remove_suffix(1);
-  return path.starts_with(pattern) && path.size() > pattern.size() &&
-         path.find('/', pattern.size()) == std::string_view::npos;
+  while (true) {
+    const size_t pattern_end = std::min(pattern.find('/'), pattern.size());
+    const size_t path_end = std::min(path.find('/'), path.size());
+    const std::string_view wanted = pattern.substr(0, pattern_end), found = path.substr(0, path_end);
+    if (wanted == "*" ? found.empty() : wanted != found) return false;
+    if (pattern_end == pattern.size() || path_end == path.size()) {
+      return pattern_end == pattern.size() && path_end == path.size();
+    }
+    pattern.remove_prefix(pattern_end + 1);
+    path.remove_prefix(path_end + 1);
+  }
 }
 
 void RespondJson(Exchange& exchange, const json::object& body) {
   exchange.Respond({.body = std::string(json::serialize(body))});
-}
-
-absl::StatusOr<json::object> ParseBody(const std::string& body) {
-  PENSTOCK_ASSIGN_OR_RETURN(json::value value, ParseJson(body, Fault::kInput));
-  if (!value.is_object()) return InputError("expected a JSON object, found {}", JsonTypeName(value));
-  return std::move(value.get_object());
 }
 
 // What a completion's body says about its response, beside what a batch line may say.
@@ -97,7 +96,29 @@ std::vector<json::object> SplitPrompts(json::object body) {
 
 }  // namespace
 
-ApiServer::ApiServer(ApiOptions options) : options_(std::move(options)), created_(UnixSeconds()) {}
+absl::StatusOr<json::object> ParseBody(const std::string& body) {
+  PENSTOCK_ASSIGN_OR_RETURN(json::value value, ParseJson(body, Fault::kInput));
+  if (!value.is_object()) return InputError("expected a JSON object, found {}", JsonTypeName(value));
+  return std::move(value.get_object());
+}
+
+ApiServer::ApiServer(ApiOptions options) : options_(std::move(options)), created_(UnixSeconds()) {
+  using Handler = void (ApiServer::*)(const std::shared_ptr<Exchange>&);
+  const auto add = [&](Route route, Handler handler) {
+    route.handler = [this, handler](const std::shared_ptr<Exchange>& exchange) { (this->*handler)(exchange); };
+    AddRoute(std::move(route));
+  };
+  add({.method = "GET", .path = "/health", .is_public = true, .needs_engine = false}, &ApiServer::Health);
+  add({.method = "GET", .path = "/version", .is_public = true, .needs_engine = false}, &ApiServer::GetVersion);
+  add({.method = "GET", .path = "/metrics"}, &ApiServer::GetMetrics);
+  add({.method = "GET", .path = "/v1/models"}, &ApiServer::ListModels);
+  add({.method = "GET", .path = "/v1/models/*"}, &ApiServer::GetModel);
+  add({.method = "POST", .path = "/tokenize"}, &ApiServer::Tokenize);
+  add({.method = "POST", .path = "/detokenize"}, &ApiServer::Detokenize);
+  add({.method = "POST", .path = "/v1/embeddings"}, &ApiServer::Embeddings);
+  add({.method = "POST", .path = "/v1/chat/completions", .generates = true}, &ApiServer::ChatCompletions);
+  add({.method = "POST", .path = "/v1/completions", .generates = true}, &ApiServer::Completions);
+}
 ApiServer::~ApiServer() = default;
 
 void ApiServer::SetEngine(EngineService& service) {
@@ -109,20 +130,10 @@ void ApiServer::SetEngine(EngineService& service) {
   state_ = State::kReady;
 }
 
-const std::vector<ApiServer::Route>& ApiServer::Routes() {
-  static const std::vector<Route> kRoutes = {
-      {"GET", "/health", &ApiServer::Health, true, false},
-      {"GET", "/version", &ApiServer::GetVersion, true, false},
-      {"GET", "/metrics", &ApiServer::GetMetrics},
-      {"GET", "/v1/models", &ApiServer::ListModels},
-      {"GET", "/v1/models/*", &ApiServer::GetModel},
-      {"POST", "/tokenize", &ApiServer::Tokenize},
-      {"POST", "/detokenize", &ApiServer::Detokenize},
-      {"POST", "/v1/embeddings", &ApiServer::Embeddings},
-      {"POST", "/v1/chat/completions", &ApiServer::ChatCompletions, false, true, true},
-      {"POST", "/v1/completions", &ApiServer::Completions, false, true, true},
-  };
-  return kRoutes;
+const ApiServer::Route* ApiServer::Find(const HttpHead& head) const {
+  const auto found = std::ranges::find_if(
+      routes_, [&](const Route& route) { return route.method == head.method && Matches(route.path, head.path); });
+  return found == routes_.end() ? nullptr : &*found;
 }
 
 std::optional<ApiError> ApiServer::Denied(const Route& route, const HttpHead& head) const {
@@ -157,17 +168,16 @@ bool ApiServer::Refuses(const HttpHead& head, HttpResponse& response) {
                         {"Access-Control-Max-Age", "86400"}};
     return true;
   }
+  if (const Route* route = Find(head); route != nullptr) {
+    const std::optional<ApiError> denied = Denied(*route, head);
+    if (!denied.has_value()) return false;
+    metrics_.AddRefusal(denied->code);
+    response = server::ErrorResponse(*denied);
+    return true;
+  }
   std::string allowed;
-  for (const Route& route : Routes()) {
-    if (!Matches(route.path, head.path)) continue;
-    if (route.method == head.method) {
-      const std::optional<ApiError> denied = Denied(route, head);
-      if (!denied.has_value()) return false;
-      metrics_.AddRefusal(denied->code);
-      response = server::ErrorResponse(*denied);
-      return true;
-    }
-    allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+  for (const Route& route : routes_) {
+    if (Matches(route.path, head.path)) allowed += (allowed.empty() ? "" : ", ") + route.method;
   }
   if (allowed.empty()) {
     response = ErrorResponse(404, fmt::format("there is nothing at {}", Excerpt(head.path)));
@@ -178,7 +188,10 @@ bool ApiServer::Refuses(const HttpHead& head, HttpResponse& response) {
   return true;
 }
 
-std::shared_ptr<BodySink> ApiServer::SinkFor(const HttpHead&) { return nullptr; }
+std::shared_ptr<BodySink> ApiServer::SinkFor(const HttpHead& head) {
+  const Route* route = Find(head);
+  return route != nullptr && route->sink ? route->sink(head) : nullptr;
+}
 
 HttpResponse ApiServer::ErrorResponse(int status, std::string_view message) {
   if (status == 429 || status == 413) metrics_.AddRefusal(status == 429 ? "too_many_bytes" : "too_long");
@@ -190,12 +203,7 @@ void ApiServer::RespondError(Exchange& exchange, const ApiError& error) {
   exchange.Respond(server::ErrorResponse(error));
 }
 
-void ApiServer::Handle(const std::shared_ptr<Exchange>& exchange) {
-  const HttpHead& head = exchange->request().head;
-  for (const Route& route : Routes()) {
-    if (route.method == head.method && Matches(route.path, head.path)) return (this->*route.handler)(exchange);
-  }
-}
+void ApiServer::Handle(const std::shared_ptr<Exchange>& exchange) { Find(exchange->request().head)->handler(exchange); }
 
 void ApiServer::Health(const std::shared_ptr<Exchange>& exchange) {
   const State state = state_;
@@ -243,9 +251,8 @@ void ApiServer::ListModels(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiServer::GetModel(const std::shared_ptr<Exchange>& exchange) {
-  const std::string& path = exchange->request().head.path;
-  const std::string name = path.substr(path.rfind('/') + 1);
-  if (const auto error = CheckModel(name); error.has_value()) return RespondError(*exchange, *error);
+  if (const auto error = CheckModel(exchange->request().head.Segment(2)); error.has_value())
+    return RespondError(*exchange, *error);
   RespondJson(*exchange, ModelObject());
 }
 
@@ -366,9 +373,8 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
     }
     form.echoes.insert(form.echoes.end(), static_cast<size_t>(prompt.request.num_answers), prompt.request.prompt);
   }
-  args.writer = OpenAiWriter(std::move(form), [this](TokenId id, bool begins_text) {
-    return service_->engine().TokenBytes(id, begins_text);
-  });
+  args.writer = OpenAiWriter(
+      std::move(form), [this](TokenId id, bool begins_text) { return service_->engine().TokenBytes(id, begins_text); });
   return Start(std::move(args));
 }
 

@@ -27,11 +27,11 @@ inline constexpr int64_t kMaxWaitingTokens = 1 << 20;
 inline constexpr int64_t kWaitingForPlace = 16;
 
 struct ApiOptions {
-  std::string model_name;                 // that responses name; empty: the folder's name
-  std::vector<std::string> api_keys;      // empty: everybody may use the server
-  bool allows_cors = false;               // answers browsers that ask whether they may send requests
-  std::optional<int64_t> max_waiting;     // besides those with a place, further ones get status 429; default: 16 a place
-  SamplingOverrides sampling;             // where requests say nothing
+  std::string model_name;              // that responses name; empty: the folder's name
+  std::vector<std::string> api_keys;   // empty: everybody may use the server
+  bool allows_cors = false;            // answers browsers that ask whether they may send requests
+  std::optional<int64_t> max_waiting;  // besides those with a place, further ones get status 429; default: 16 a place
+  SamplingOverrides sampling;          // where requests say nothing
   std::optional<std::string> system = {};  // system message of chats that have none
 };
 
@@ -40,9 +40,21 @@ class ApiServer : public RequestHandler {
   explicit ApiServer(ApiOptions options);
   ~ApiServer() override;
 
-  // Until the engine is set, requests get status 503; after BeginDraining(), too. The service must outlive the requests.
+  const std::string& model_name() const { return model_name_; }
+  // Until the engine is set, requests get status 503; after BeginDraining(), too. The service must outlive the
+  // requests.
   void SetEngine(EngineService& service);
   void BeginDraining() { state_ = State::kDraining; }
+  struct Route {
+    std::string method = {}, path = {};  // a segment "*" of the path stands for any one
+    std::function<void(const std::shared_ptr<Exchange>&)> handler = {};
+    bool is_public = false;  // needs no API key
+    bool needs_engine = true;
+    bool generates = false;                                               // counts as a request that waits
+    std::function<std::shared_ptr<BodySink>(const HttpHead&)> sink = {};  // see RequestHandler::SinkFor
+  };
+  // REQUIRES: the server has not begun to listen.
+  void AddRoute(Route route) { routes_.push_back(std::move(route)); }
   void SetConnectionCount(std::function<int64_t()> count) { num_connections_ = std::move(count); }
 
   bool Refuses(const HttpHead& head, HttpResponse& response) override;
@@ -52,18 +64,9 @@ class ApiServer : public RequestHandler {
 
  private:
   enum class State : uint8_t { kLoading, kReady, kDraining };
-  using Handler = void (ApiServer::*)(const std::shared_ptr<Exchange>&);
-  struct Route {
-    std::string_view method, path;
-    Handler handler;
-    bool is_public = false;      // needs no API key
-    bool needs_engine = true;
-    bool generates = false;      // counts as a request that waits
-  };
-  static const std::vector<Route>& Routes();
-
+  // Returns the route of a request, or nullptr.
+  const Route* Find(const HttpHead& head) const;
   std::optional<ApiError> Denied(const Route& route, const HttpHead& head) const;
-  const std::string& model_name() const { return model_name_; }
   // Whether the engine may get so many requests more.
   bool HasRoom(int64_t num_requests) const;
   void RespondError(Exchange& exchange, const ApiError& error);
@@ -88,6 +91,7 @@ class ApiServer : public RequestHandler {
   std::optional<ApiError> Start(Answering::Args args);
 
   ApiOptions options_;
+  std::vector<Route> routes_;
   std::string model_name_;
   std::atomic<State> state_{State::kLoading};
   EngineService* service_ = nullptr;
@@ -99,5 +103,8 @@ class ApiServer : public RequestHandler {
   std::function<int64_t()> num_connections_;
   Metrics metrics_;
 };
+
+// Parses a body that must be a JSON object.
+absl::StatusOr<json::object> ParseBody(const std::string& body);
 
 }  // namespace penstock::server

@@ -29,11 +29,10 @@ json::object CountsOf(int64_t total, int64_t done, int64_t failed) {
 }
 
 json::object ErrorList(const absl::Status& status) {
-  return {{"object", "list"},
-          {"data", json::array{json::object{{"code", "invalid_request"},
-                                            {"message", Message(status)},
-                                            {"param", nullptr},
-                                            {"line", nullptr}}}}};
+  return {
+      {"object", "list"},
+      {"data", json::array{json::object{
+                   {"code", "invalid_request"}, {"message", Message(status)}, {"param", nullptr}, {"line", nullptr}}}}};
 }
 
 }  // namespace
@@ -123,9 +122,10 @@ absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
   };
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<OpenedEngine> {
     if (const uint64_t needed = JobMemory(report, model).bytes; needed > args_.memory_bytes) {
-      return ResourceError("the batch needs {} beside the engine, and the server has {} for that; cut the file, or give "
-                           "the server more --memory",
-                           FormatBytes(needed), FormatBytes(args_.memory_bytes));
+      return ResourceError(
+          "the batch needs {} beside the engine, and the server has {} for that; cut the file, or give "
+          "the server more --memory",
+          FormatBytes(needed), FormatBytes(args_.memory_bytes));
     }
     return OpenedEngine(std::make_unique<GuestEngine>(args_.service));
   };
@@ -150,8 +150,8 @@ void BatchRunner::RunBatch(json::object batch) {
   if (status.ok() || is_cancelled) {
     if (status.ok()) {
       const JobNumbers& numbers = summary->numbers;
-      batch["request_counts"] =
-          CountsOf(numbers.num_resumed + numbers.num_requests, numbers.num_resumed + numbers.num_requests, numbers.num_failed);
+      batch["request_counts"] = CountsOf(numbers.num_resumed + numbers.num_requests,
+                                         numbers.num_resumed + numbers.num_requests, numbers.num_failed);
     }
     status = Finalize(batch);
   }
@@ -168,7 +168,11 @@ void BatchRunner::RunBatch(json::object batch) {
 absl::Status BatchRunner::Finalize(json::object& batch) {
   const std::string id = TextField(batch, "id");
   const bool is_cancelled = TextField(batch, "status") == "cancelling";
-  if (!is_cancelled) PENSTOCK_RETURN_IF_ERROR(Update(id, {{"status", "finalizing"}, {"finalizing_at", UnixSeconds()}}));
+  if (!is_cancelled) {
+    batch["status"] = "finalizing";
+    batch["finalizing_at"] = UnixSeconds();
+    PENSTOCK_RETURN_IF_ERROR(args_.store.Put(Kind::kBatch, batch));
+  }
   // The ids follow from the batch's, so that a server that was killed here does not leave files without a batch.
   const std::string number = id.substr(id.find('_') + 1);
   struct Part {

@@ -49,7 +49,7 @@ class BatchRunner {
   Args args_;
   std::mutex mutex_;  // of these three
   std::condition_variable wake_;
-  std::string running_;  // the id of the batch that runs
+  std::string running_;                       // the id of the batch that runs
   absl::flat_hash_set<std::string> blocked_;  // batches that this server cannot continue
 
   std::atomic<bool> stops_job_{false};

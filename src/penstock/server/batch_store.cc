@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<BatchStore>> BatchStore::Open(const std::string& 
 absl::Status BatchStore::Load(Kind kind) {
   std::error_code error;
   const std::string prefix = kind == Kind::kFile ? "file-" : "batch_";
-  for (const auto& entry : std::filesystem::directory_iterator(
-           folder_ + (kind == Kind::kFile ? "/files" : "/batches"), error)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder_ + (kind == Kind::kFile ? "/files" : "/batches"), error)) {
     const std::string name = entry.path().filename().string();
     const bool is_object = name.starts_with(prefix) && entry.path().extension() == ".json" &&
                            name.find('.') == name.size() - std::string_view(".json").size();
@@ -123,8 +123,12 @@ absl::StatusOr<json::object> BatchStore::AddFile(const std::string& path, const 
   const uint64_t num_bytes = std::filesystem::file_size(path, error);
   if (!error) std::filesystem::rename(path, FilePath(id), error);
   if (error) return IoError("{}: {}", FilePath(id), error.message());
-  const json::object object = {{"id", id},           {"object", "file"},     {"bytes", num_bytes},
-                               {"filename", name},   {"purpose", purpose},   {"created_at", UnixSeconds()},
+  const json::object object = {{"id", id},
+                               {"object", "file"},
+                               {"bytes", num_bytes},
+                               {"filename", name},
+                               {"purpose", purpose},
+                               {"created_at", UnixSeconds()},
                                {"status", "processed"}};
   PENSTOCK_RETURN_IF_ERROR(Put(Kind::kFile, object));
   return object;

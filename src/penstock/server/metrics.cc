@@ -70,10 +70,9 @@ void AppendEngine(const EngineSnapshot& engine, const MemoryPlan& plan, TextWrit
   writer.Value("penstock:weight_read_bytes_total", static_cast<double>(stats.dram_to_device_bytes),
                "link=\"dram_to_device\"");
   writer.Head("penstock:tier_bytes", "gauge", "The memory plan: bytes of a tier by what they hold.");
-  for (const auto& [kind, bytes] :
-       {std::pair("dense", plan.dense_bytes), std::pair("kv", plan.kv_bytes),
-        std::pair("activations", plan.activation_bytes), std::pair("experts", plan.expert_bytes),
-        std::pair("fixed", plan.fixed_bytes)}) {
+  for (const auto& [kind, bytes] : {std::pair("dense", plan.dense_bytes), std::pair("kv", plan.kv_bytes),
+                                    std::pair("activations", plan.activation_bytes),
+                                    std::pair("experts", plan.expert_bytes), std::pair("fixed", plan.fixed_bytes)}) {
     writer.Value("penstock:tier_bytes", static_cast<double>(bytes), fmt::format("tier=\"dram\",kind=\"{}\"", kind));
   }
 }
@@ -136,8 +135,9 @@ std::string Metrics::Text(const ModelInfo& model, const MemoryPlan& plan, const 
   writer.One("penstock:memory_used_bytes", "gauge", "Resident memory of the process.", memory_bytes);
   writer.One("penstock:connections", "gauge", "Open connections.", num_connections);
   writer.Head("penstock:info", "gauge", "The version, and how the model is run.");
-  writer.Value("penstock:info", 1,
-               fmt::format("version={},dtype={},family={}", Quoted(Version()), Quoted(model.dtype), Quoted(model.family)));
+  writer.Value(
+      "penstock:info", 1,
+      fmt::format("version={},dtype={},family={}", Quoted(Version()), Quoted(model.dtype), Quoted(model.family)));
   const std::lock_guard lock(mutex_);
   writer.Head("vllm:request_success_total", "counter", "Requests that ended, by reason.");
   for (const auto& [reason, count] : finished_) {

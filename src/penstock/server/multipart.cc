@@ -101,11 +101,8 @@ absl::StatusOr<bool> MultipartReader::Advance() {
       place_ = Place::kValue;
       return true;
     }
-    case Place::kValue:
-      return TakeValue();
-    case Place::kEnd:
-      buffer_.clear();
-      return false;
+    case Place::kValue: return TakeValue();
+    case Place::kEnd: buffer_.clear(); return false;
   }
   return false;
 }

@@ -92,20 +92,20 @@ class Writer : public AnswerWriter {
   }
 
   // `logprobs` and `finish_reason` are JSON.
-  void AppendChunk(size_t choice_idx, const std::string& text, std::string_view logprobs, std::string_view finish_reason,
-                   std::string& out) {
+  void AppendChunk(size_t choice_idx, const std::string& text, std::string_view logprobs,
+                   std::string_view finish_reason, std::string& out) {
     const std::string json = JsonText(json::value(ReplaceInvalidUtf8(text)));
-    const std::string field = !is_chat()      ? R"("text":)" + json
+    const std::string field = !is_chat()     ? R"("text":)" + json
                               : text.empty() ? R"("delta":{})"
                                              : R"("delta":{"content":)" + json + "}";
     AppendChoice(choice_idx, field, logprobs, finish_reason, out);
   }
 
-  void AppendChoice(size_t choice_idx, std::string_view field, std::string_view logprobs, std::string_view finish_reason,
-                    std::string& out) {
+  void AppendChoice(size_t choice_idx, std::string_view field, std::string_view logprobs,
+                    std::string_view finish_reason, std::string& out) {
     out += "data: " + head_;
-    out += fmt::format(R"(,"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}])", choice_idx, field, logprobs,
-                       finish_reason);
+    out += fmt::format(R"(,"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}])", choice_idx, field,
+                       logprobs, finish_reason);
     out += form_.shows_usage ? ",\"usage\":null}\n\n" : "}\n\n";
   }
 

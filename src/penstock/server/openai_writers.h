@@ -13,8 +13,8 @@ struct OpenAiForm {
   RequestKind kind = RequestKind::kChat;
   BodyHead head = {};
   std::string model = {};
-  int logprobs = -1;         // as requested
-  bool shows_usage = false;  // stream_options.include_usage
+  int logprobs = -1;                     // as requested
+  bool shows_usage = false;              // stream_options.include_usage
   std::vector<std::string> echoes = {};  // for each choice, the prompt that its text begins with
 };
 

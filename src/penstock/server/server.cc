@@ -1,19 +1,34 @@
 #include "penstock/server/server.h"
 
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/server/batch_api.h"
+#include "penstock/server/batch_runner.h"
+#include "penstock/server/batch_store.h"
 
 namespace penstock::server {
+
+namespace {
+
+// Returns the memory that the job of a batch may need.
+uint64_t BatchBytes(const ServerOptions& options) {
+  constexpr uint64_t kTimesBodies = 4;
+  return options.batch_dir.empty() ? 0 : kTimesBodies * options.http.max_bodies_bytes;
+}
+
+}  // namespace
 
 CallerMemory ServerMemory(const ServerOptions& options) {
   // A body, the JSON in it, and the text of its prompt.
   constexpr uint64_t kCopiesOfBody = 3;
   CallerMemory memory;
-  memory.bytes = kCopiesOfBody * options.http.max_bodies_bytes + kMaxWaitingTokens * sizeof(TokenId);
+  memory.bytes =
+      BatchBytes(options) + kCopiesOfBody * options.http.max_bodies_bytes + kMaxWaitingTokens * sizeof(TokenId);
   // An answer's tokens and text are there once for the engine and once for the client.
   memory.bytes_per_position = 16;
   return memory;
@@ -23,6 +38,12 @@ absl::Status Serve(const ServerOptions& options,
                    absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
                    const std::atomic<bool>& stop) {
   ApiServer api(options.api);
+  std::unique_ptr<BatchStore> store;
+  std::optional<BatchApi> batches;
+  if (!options.batch_dir.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(store, BatchStore::Open(options.batch_dir));
+    batches.emplace(*store).AddRoutes(api);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> http, HttpServer::Start(options.http, api));
   api.SetConnectionCount([&http] { return http->num_connections(); });
   LogInfo("listening at http://{}:{}; the model is being loaded", options.http.host, http->port());
@@ -33,6 +54,16 @@ absl::Status Serve(const ServerOptions& options,
   }
   EngineService service(*std::move(engine));
   api.SetEngine(service);
+  std::optional<BatchRunner> runner;
+  if (batches.has_value()) {
+    runner.emplace(BatchRunner::Args{.store = *store,
+                                     .service = service,
+                                     .model_name = api.model_name(),
+                                     .sampling = options.api.sampling,
+                                     .system = options.api.system,
+                                     .memory_bytes = BatchBytes(options)});
+    batches->SetRunner(*runner);
+  }
   const MemoryPlan& plan = service.engine().memory_plan();
   LogInfo("serving {} at http://{}:{}/v1 with {} places; context length {}", service.engine().model().name,
           options.http.host, http->port(), plan.batch_size, plan.context_length);
@@ -43,6 +74,7 @@ absl::Status Serve(const ServerOptions& options,
     LogInfo("stopping: {} requests under way have {:.0f} s to finish; a second signal stops at once",
             last.num_running + last.num_waiting, options.drain_s);
   }
+  if (runner.has_value()) runner->Stop();
   http->Drain(service.status().ok() ? options.drain_s : 0);
   service.Stop();
   http->Stop(1);

@@ -16,7 +16,8 @@ namespace penstock::server {
 struct ServerOptions {
   HttpOptions http;
   ApiOptions api;
-  double drain_s = 30;  // time for requests under way to finish after `stop` was set
+  std::string batch_dir;  // folder of files and batches; empty: there are none
+  double drain_s = 30;    // time for requests under way to finish after `stop` was set
 };
 
 // Returns the memory that the server itself needs of the engine's budget: bodies that are parsed, prompts that wait.

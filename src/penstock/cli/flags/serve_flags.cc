@@ -10,12 +10,15 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   AddFlag(command, "--host", flags.server.http.host, "address to listen at; 0.0.0.0: all of this machine")
       .TypeName("ADDRESS")
       .ShowDefault();
-  AddFlag(command, "--port", flags.server.http.port, "port to listen at; 0: any free one").InRange(0, 65535).ShowDefault();
+  AddFlag(command, "--port", flags.server.http.port, "port to listen at; 0: any free one")
+      .InRange(0, 65535)
+      .ShowDefault();
   AddFlag(command, "--served-model-name", flags.server.api.model_name, "the model's name (default: the folder's)")
       .TypeName("NAME");
-  AddFlag(command, "--api-key", flags.server.api.api_keys,
-          "a key that clients must send; may be given several times. Also read from PENSTOCK_API_KEY, which other users "
-          "of the machine cannot see")
+  AddFlag(
+      command, "--api-key", flags.server.api.api_keys,
+      "a key that clients must send; may be given several times. Also read from PENSTOCK_API_KEY, which other users "
+      "of the machine cannot see")
       .TypeName("KEY");
   AddFlag(command, "--cors", flags.server.http.cors_origin,
           "origin whose pages may use the server, such as https://example.com; * for all")
@@ -26,6 +29,9 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   AddFlag(command, "--max-connections", flags.server.http.max_connections, "open connections; further ones are closed")
       .InRange(1, 1000000)
       .ShowDefault();
+  AddFlag(command, "--batches", flags.server.batch_dir,
+          "folder of /v1/files and /v1/batches, which continue after any stop; without it the server has none")
+      .TypeName("DIR");
   AddFlag(command, "--drain", flags.server.drain_s,
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)

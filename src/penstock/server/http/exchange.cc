@@ -22,6 +22,16 @@ std::string_view HttpHead::Header(std::string_view name) const {
   return {};
 }
 
+std::string HttpHead::Segment(int index) const {
+  std::string_view rest = path;
+  for (int i = -1; i < index; ++i) {
+    const size_t slash = rest.find('/');
+    if (slash == std::string_view::npos) return {};
+    rest.remove_prefix(slash + 1);
+  }
+  return std::string(rest.substr(0, rest.find('/')));
+}
+
 std::string HttpHead::Parameter(std::string_view name) const {
   std::string_view rest = query;
   while (!rest.empty()) {

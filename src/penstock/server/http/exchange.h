@@ -24,6 +24,8 @@ struct HttpHead {
 
   // Returns the value of the first header of this name, whatever its case; "" if there is none.
   std::string_view Header(std::string_view name) const;
+  // Returns a part of the path between slashes, from 0; "" if there is none.
+  std::string Segment(int index) const;
   // Returns a parameter of the query, decoded; "" if there is none.
   std::string Parameter(std::string_view name) const;
 };
@@ -61,7 +63,8 @@ class StreamSource {
 // All functions may be called from any thread. A response is either a whole one or a stream.
 class Exchange {
  public:
-  Exchange(HttpRequest request, std::shared_ptr<BodySink> sink) : request_(std::move(request)), sink_(std::move(sink)) {}
+  Exchange(HttpRequest request, std::shared_ptr<BodySink> sink)
+      : request_(std::move(request)), sink_(std::move(sink)) {}
   virtual ~Exchange() = default;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -70,6 +73,8 @@ class Exchange {
   BodySink* sink() { return sink_.get(); }
 
   virtual void Respond(HttpResponse response) = 0;
+  // Responds with a file, which may be larger than memory.
+  virtual void RespondFile(std::string path, std::string content_type) = 0;
   // Begins an event stream with status 200.
   virtual void Stream(std::shared_ptr<StreamSource> source, HttpHeaders headers) = 0;
   // Says that the stream's source has more text.

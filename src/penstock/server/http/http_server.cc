@@ -71,6 +71,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Of the exchange under way; they run on the network's thread.
   void Respond(HttpResponse response);
+  void RespondFile(const std::string& path, const std::string& content_type);
   void BeginStream(std::shared_ptr<StreamSource> source, const HttpHeaders& headers);
   void Pump();
   void SetGone(std::function<void()> gone);
@@ -90,6 +91,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Watch();
   void OnWatched(error_code error, size_t num_bytes);
   void Write(HttpResponse response, bool keeps_alive);
+  void WriteFilePart();
   void FinishExchange(bool keeps_alive);
   void LoseClient();
   void Linger();
@@ -118,6 +120,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<SessionExchange> exchange_;
   std::function<void()> gone_;
   std::optional<http::response<http::string_body>> response_;
+  std::optional<http::response<http::file_body>> file_;
+  std::optional<http::response_serializer<http::file_body>> file_serializer_;
   std::optional<http::response<http::empty_body>> stream_head_;
   std::optional<http::response_serializer<http::empty_body>> serializer_;
   std::shared_ptr<StreamSource> source_;
@@ -143,6 +147,11 @@ class Session::SessionExchange : public Exchange, public std::enable_shared_from
   void Respond(HttpResponse response) override {
     Post([response = std::move(response)](Session& session) mutable { session.Respond(std::move(response)); });
   }
+  void RespondFile(std::string path, std::string content_type) override {
+    Post([path = std::move(path), type = std::move(content_type)](Session& session) {
+      session.RespondFile(path, type);
+    });
+  }
   void Stream(std::shared_ptr<StreamSource> source, HttpHeaders headers) override {
     Post([source = std::move(source), headers = std::move(headers)](Session& session) mutable {
       session.BeginStream(std::move(source), headers);
@@ -164,15 +173,15 @@ class Session::SessionExchange : public Exchange, public std::enable_shared_from
   // Runs `action` on the network's thread, or `otherwise` if the response is complete or the client has left.
   template <typename Action>
   void Post(Action action, std::function<void()> otherwise = {}) {
-    asio::post(session_->context(), [self = shared_from_this(), action = std::move(action),
-                                     otherwise = std::move(otherwise)]() mutable {
-      Session& session = *self->session_;
-      if (session.exchange_ == self) {
-        action(session);
-      } else if (otherwise && self->has_lost_client_) {
-        otherwise();
-      }
-    });
+    asio::post(session_->context(),
+               [self = shared_from_this(), action = std::move(action), otherwise = std::move(otherwise)]() mutable {
+                 Session& session = *self->session_;
+                 if (session.exchange_ == self) {
+                   action(session);
+                 } else if (otherwise && self->has_lost_client_) {
+                   otherwise();
+                 }
+               });
   }
 
   friend class Session;
@@ -350,6 +359,31 @@ void Session::Write(HttpResponse response, bool keeps_alive) {
   });
 }
 
+void Session::RespondFile(const std::string& path, const std::string& content_type) {
+  file_.emplace(http::status::ok, version_);
+  error_code error;
+  file_->body().open(path.c_str(), beast::file_mode::scan, error);
+  if (error) return Respond(shared_.handler.ErrorResponse(404, "the file is gone"));
+  SetCommonHeaders(*file_, {}, wants_keep_alive_ && !shared_.is_stopping);
+  file_->set(http::field::content_type, content_type);
+  file_->prepare_payload();
+  file_serializer_.emplace(*file_);
+  WriteFilePart();
+}
+
+// A client may take long for a file, but not for a part of it.
+void Session::WriteFilePart() {
+  stream_.expires_after(Seconds(shared_.options.write_s));
+  http::async_write_some(stream_, *file_serializer_, [self = shared_from_this()](error_code error, size_t) {
+    if (error) return self->LoseClient();
+    if (!self->file_serializer_->is_done()) return self->WriteFilePart();
+    const bool keeps_alive = self->file_->keep_alive();
+    self->file_serializer_.reset();
+    self->file_.reset();
+    self->FinishExchange(keeps_alive);
+  });
+}
+
 void Session::BeginStream(std::shared_ptr<StreamSource> source, const HttpHeaders& headers) {
   source_ = std::move(source);
   stream_head_.emplace(http::status::ok, version_);
@@ -454,7 +488,8 @@ class HttpServerImpl : public HttpServer {
   absl::Status Listen() {
     const HttpOptions& options = shared_.options;
     error_code error;
-    const asio::ip::address address = asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
+    const asio::ip::address address =
+        asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
     if (error) return UsageError("--host {}: expected an IP address of this machine", options.host);
     const Tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port));
     acceptor_.open(endpoint.protocol(), error);
