@@ -59,7 +59,7 @@ class EngineImpl : public InstrumentedEngine {
     return model_->NewAnswerStream(prompt_ids, chat);
   }
   absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return model_->CallShape(tool); }
-  std::string TokenBytes(TokenId id, bool begins_text) const override;
+  std::string TokenBytes(TokenId id, bool begins_text) const override { return model_->TokenBytes(id, begins_text); }
 
   absl::Status Check(const Request& request) const override {
     Request checked = request;
@@ -274,14 +274,6 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   return absl::OkStatus();
-}
-
-std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
-  std::string bytes;
-  DecodeState state;
-  if (!begins_text) state = {.num_tokens = 1, .past_leading = true};
-  if (model_->tokenizer != nullptr) model_->tokenizer->DecodeNext(id, SkipSpecial::kYes, state, bytes);
-  return bytes;
 }
 
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {

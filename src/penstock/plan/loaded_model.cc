@@ -137,6 +137,14 @@ absl::StatusOr<ToolCallShape> LoadedModel::CallShape(std::string_view tool) cons
   return ShapeOf(answer_format, value);
 }
 
+std::string LoadedModel::TokenBytes(TokenId id, bool begins_text) const {
+  std::string bytes;
+  DecodeState state;
+  if (!begins_text) state = {.num_tokens = 1, .past_leading = true};
+  if (tokenizer != nullptr) tokenizer->DecodeNext(id, SkipSpecial::kYes, state, bytes);
+  return bytes;
+}
+
 absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size) {
   for (const TokenId id : ids) {
     if (id < 0 || id >= vocab_size) {

@@ -40,6 +40,7 @@ struct LoadedModel {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const;
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const;
   absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const;
+  std::string TokenBytes(TokenId id, bool begins_text) const;
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;
   // Returns the bytes that this object takes.
