@@ -180,6 +180,21 @@ Command AddServeCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return ServeCommand(*flags); }};
 }
 
+Command AddChatCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* command = AddCommand(app, "chat", "talk with a model in the terminal; /help lists what you can type");
+  BeginGroup(*command, "Chat");
+  AddFlag(*command, "--system", flags->system, "system message").TypeName("TEXT");
+  AddFlag(*command, "--date", flags->date, "date that chat templates see, as 2026-11-21 (default: today)")
+      .Check(CheckDate)
+      .TypeName("DATE");
+  AddModelFlags(*command, flags->model);
+  AddSamplingFlags(*command, flags->sampling);
+  AddLogFlags(*command, log);
+  SetExamples(*command, "penstock chat -m DIR --memory 16GiB --system 'Answer in one line.'");
+  return {command, [flags] { return ChatCommand(*flags); }};
+}
+
 Command AddPackCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PackFlags>();
   CLI::App* command = AddCommand(
@@ -494,7 +509,7 @@ int Main(int argc, char** argv) {
   CLI::App& app = line.app();
   LogFlags log;
   std::vector<Command> commands = {AddRunCommand(app, log),      AddMergeCommand(app, log),
-                                   AddGenerateCommand(app, log), AddServeCommand(app, log),
+                                   AddGenerateCommand(app, log), AddServeCommand(app, log), AddChatCommand(app, log),
                                    AddPackCommand(app, log),     AddInspectCommand(app, log),
                                    AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));

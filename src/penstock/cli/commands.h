@@ -90,6 +90,15 @@ struct ServeFlags {
 };
 absl::StatusOr<int> ServeCommand(ServeFlags flags);
 
+// penstock chat: talk with the model in the terminal.
+struct ChatFlags {
+  ModelFlags model;
+  SamplingOverrides sampling;
+  std::string system;
+  std::string date;  // empty: today
+};
+absl::StatusOr<int> ChatCommand(const ChatFlags& flags);
+
 // penstock pack: write a model folder as a packed store.
 struct PackFlags {
   PackOptions pack;
