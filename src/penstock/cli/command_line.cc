@@ -441,6 +441,19 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return ProbeCommand(*flags); }};
 }
 
+Command AddDoctorCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<DoctorFlags>();
+  CLI::App* command =
+      AddCommand(app, "doctor", "how well this machine suits Penstock and a model, and what would make it faster");
+  BeginGroup(*command, "Model");
+  AddFlag(*command, "-m,--model", flags->model_dir, "also look at this model, and at the disk that holds it")
+      .TypeName("DIR");
+  AddFlag(*command, "--json", flags->as_json, "print JSON");
+  AddLogFlags(*command, log);
+  SetExamples(*command, "penstock doctor -m DIR");
+  return {command, [flags] { return DoctorCommand(*flags); }};
+}
+
 // Main() itself carries out `penstock help COMMAND`; the command is here for lists of commands.
 Command AddHelpCommand(CLI::App& app) {
   CLI::App* command = AddCommand(app, "help", "the flags of a command, with examples: penstock help run");
@@ -514,6 +527,7 @@ int Main(int argc, char** argv) {
                                    AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
+  commands.push_back(AddDoctorCommand(app, log));
   commands.push_back(AddPlanCommand(app, log));
   commands.push_back(AddSimulateCommand(app, log));
   commands.push_back(AddListCommand(app, log));

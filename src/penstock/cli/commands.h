@@ -214,4 +214,11 @@ struct ProbeFlags {
 };
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags);
 
+// penstock doctor: say in a few lines how well Penstock can run here, and what would make it faster.
+struct DoctorFlags {
+  std::string model_dir;  // empty: only the machine
+  bool as_json = false;
+};
+absl::StatusOr<int> DoctorCommand(const DoctorFlags& flags);
+
 }  // namespace penstock::cli
