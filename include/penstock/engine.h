@@ -286,9 +286,18 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const { return Tokenize(text); }
   // Renders the folder's chat template with a generation prompt, and returns the prompt's tokens.
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
-  // Splits the completion of a chat into its parts. For models that write in channels (gpt-oss), these are the
-  // channels; for other models, the content is the whole text.
-  virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }
+  // Returns what splits one answer to the prompt of `chat` into its parts: reasoning, content and tool calls. The form
+  // of these comes from the model's chat template and vocabulary. The engine must outlive the stream.
+  virtual std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const {
+    (void)prompt_ids, (void)chat;
+    return NewPlainAnswerStream();
+  }
+  // Returns the text that a call of `tool` must be, a JSON object as in OpenAI's `tools`. kInput when the model has no
+  // tool calls, or writes arguments in another form than JSON.
+  virtual absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const {
+    (void)tool;
+    return absl::UnimplementedError("the engine has no tool calls");
+  }
   // Returns the bytes that a token adds to a text, perhaps a part of a character. A token that begins the text may lose
   // a leading space.
   virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;

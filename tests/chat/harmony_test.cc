@@ -40,14 +40,15 @@ class HarmonyTest : public testing::Test {
   ChatAnswer Read(std::string_view text, std::string_view stop = "") const {
     const std::vector<TokenId> ids = tokenizer_->Encode(text, Origin::kTemplate, AddSpecial::kNo);
     const std::string whole = tokenizer_->Decode(ids, SkipSpecial::kYes);
-    return HarmonyReader::For(*tokenizer_)->Read(ids, stop.empty() ? whole : whole.substr(0, whole.find(stop)));
+    HarmonyStream stream(*tokenizer_);
+    return ReadAnswer(stream, ids, stop.empty() ? whole : whole.substr(0, whole.find(stop)));
   }
   std::unique_ptr<Tokenizer> tokenizer_ = NewTokenizer(kSpecial);
 };
 
 TEST_F(HarmonyTest, NeedsTheTokens) {
-  EXPECT_TRUE(HarmonyReader::For(*tokenizer_).has_value());
-  EXPECT_FALSE(HarmonyReader::For(*NewTokenizer(std::span(kSpecial).first(3))).has_value());
+  EXPECT_TRUE(HarmonyTokens::Find(*tokenizer_).has_value());
+  EXPECT_FALSE(HarmonyTokens::Find(*NewTokenizer(std::span(kSpecial).first(3))).has_value());
 }
 
 TEST_F(HarmonyTest, ThoughtsAndAnswer) {
@@ -106,7 +107,8 @@ RC_GTEST_FIXTURE_PROP(HarmonyTest, AnyTokensAreAnAnswer, (uint32_t seed)) {
     id = random() % 2 == 0 ? kFirstSpecial + static_cast<TokenId>(random() % std::size(kSpecial))
                            : static_cast<TokenId>(random() % 256);
   }
-  const ChatAnswer answer = HarmonyReader::For(*tokenizer_)->Read(ids, tokenizer_->Decode(ids, SkipSpecial::kYes));
+  HarmonyStream stream(*tokenizer_);
+  const ChatAnswer answer = ReadAnswer(stream, ids, ReplaceInvalidUtf8(tokenizer_->Decode(ids, SkipSpecial::kYes)));
   RC_ASSERT(IsUtf8(answer.content) && IsUtf8(answer.reasoning));
 }
 

@@ -5,7 +5,7 @@ import re
 import resource
 import subprocess
 
-MODEL_COMMANDS = ("run", "generate", "pack", "inspect", "tokenize", "perplexity", "bench")
+MODEL_COMMANDS = ("run", "generate", "chat", "pack", "inspect", "tokenize", "perplexity", "bench")
 
 
 def usage(args, pattern, code=2, **options):

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,6 +37,32 @@ struct FakeEngineOptions {
   bool has_template = true, has_tokenizer = true;
   bool sees_date = false;  // its template prints the date
   double default_temperature = 1.0;
+  bool has_parts =
+      false;  // the first word of an answer is a thought, and an answer to a chat with tools ends in a call
+};
+
+// Splits answers as FakeEngineOptions::has_parts says.
+class FakeAnswerStream : public AnswerStream {
+ public:
+  explicit FakeAnswerStream(bool has_tools) : has_tools_(has_tools) {}
+  std::vector<AnswerDelta> Push(std::span<const TokenId>, std::string_view text) override {
+    text_ += text;
+    return {};
+  }
+  std::vector<AnswerDelta> Finish() override {
+    const size_t space = text_.find(' ');
+    std::vector<AnswerDelta> deltas = {{AnswerDelta::Kind::kReasoning, text_.substr(0, space)},
+                                       {AnswerDelta::Kind::kContent, text_.substr(space + 1)}};
+    if (has_tools_) {
+      deltas.push_back({AnswerDelta::Kind::kCallBegin, "f"});
+      deltas.push_back({AnswerDelta::Kind::kCallArguments, "{}"});
+    }
+    return deltas;
+  }
+
+ private:
+  bool has_tools_;
+  std::string text_;
 };
 
 class FakeEngine : public Engine {
@@ -80,6 +107,10 @@ class FakeEngine : public Engine {
     return Tokenize(fmt::format("{}{}|{}|{}", options_.sees_date ? date : "", json::serialize(messages),
                                 tools.is_null() ? "" : json::serialize(tools),
                                 variables.empty() ? "" : json::serialize(variables)));
+  }
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
+    if (options_.has_parts) return std::make_unique<FakeAnswerStream>(!chat.parts().tools.is_null());
+    return Engine::NewAnswerStream(prompt_ids, chat);
   }
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 

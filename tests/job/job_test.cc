@@ -371,6 +371,35 @@ TEST_F(JobTest, TurnsAreAnsweredInOrderWithTheChatSoFar) {
   EXPECT_EQ(body.at("usage").at("prompt_tokens").as_int64(), static_cast<int64_t>(chat1.size() + chat2.size() + 4));
 }
 
+TEST_F(JobTest, AnswersToChatsAreSplitIntoTheirParts) {
+  engine_.has_parts = true;
+  const std::string messages = R"("messages": [{"role": "user", "content": "x"}])";
+  WriteInput("{\"id\": \"plain\", " + messages + ", \"n\": 2}\n{\"id\": \"tools\", " + messages +
+             ", \"n\": 2, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}\n" +
+             "{\"id\": \"text\", \"prompt\": \"x\"}\n{\"id\": \"turns\", \"turns\": [\"one\", \"two\"]}\n");
+  ASSERT_TRUE(Run().ok());
+  for (const std::string id : {"plain", "tools"}) {
+    const json::value choices = Result(id).at("response").at("body").at("choices");
+    for (size_t i = 0; i < 2; ++i) {
+      const json::object& message = choices.at(i).at("message").as_object();
+      EXPECT_EQ(message.at("reasoning_content").as_string(), "answer");
+      EXPECT_FALSE(message.at("content").as_string().starts_with("answer"));
+      EXPECT_EQ(message.contains("tool_calls"), id == "tools");
+      if (id == "tools") {
+        EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("name").as_string(), "f");
+      } else {
+        EXPECT_NE(choices.at(i).at("finish_reason").as_string(), "tool_calls");
+      }
+    }
+  }
+  const json::value text = Result("text").at("response").at("body").at("choices").at(0);
+  EXPECT_TRUE(text.at("text").as_string().starts_with("answer"));
+  const json::value turns = Result("turns").at("response").at("body").at("choices").at(0).at("turns");
+  for (const json::value& turn : turns.as_array()) {
+    EXPECT_FALSE(turn.as_string().starts_with("answer"));
+  }
+}
+
 TEST_F(JobTest, NoChatTemplateIsAnErrorOfTheLine) {
   engine_.has_template = false;
   WriteInput("{\"id\": \"t\", \"turns\": [\"one\"]}\n{\"id\": \"p\", \"prompt\": \"x\"}\n");

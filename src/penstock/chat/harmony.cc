@@ -1,8 +1,6 @@
 #include "penstock/chat/harmony.h"
 
-#include <algorithm>
-
-#include "penstock/base/text.h"
+#include "penstock/base/check.h"
 
 namespace penstock {
 namespace {
@@ -15,76 +13,90 @@ std::string_view RecipientOf(std::string_view header) {
   return rest.substr(0, rest.find_first_of(" \t\n"));
 }
 
-std::string WithoutEnd(std::string text, size_t num_bytes) {
-  text.resize(text.size() - std::min(text.size(), num_bytes));
-  // The cut may fall inside a character whose bytes came from two messages.
-  return ReplaceInvalidUtf8(text);
-}
-
 }  // namespace
 
-std::optional<HarmonyReader> HarmonyReader::For(const Tokenizer& tokenizer) {
-  HarmonyReader reader(tokenizer);
+std::optional<HarmonyTokens> HarmonyTokens::Find(const Tokenizer& tokenizer) {
+  HarmonyTokens tokens;
   const auto find = [&](std::string_view text, TokenId& id) {
     id = tokenizer.FindToken(text);
     return id >= 0 && tokenizer.IsSpecial(id);
   };
-  const bool has_all = find("<|start|>", reader.start_) && find("<|channel|>", reader.channel_) &&
-                       find("<|message|>", reader.message_) && find("<|end|>", reader.end_) &&
-                       find("<|return|>", reader.return_) && find("<|call|>", reader.call_);
-  find("<|constrain|>", reader.constrain_);
+  const bool has_all = find("<|start|>", tokens.start) && find("<|channel|>", tokens.channel) &&
+                       find("<|message|>", tokens.message) && find("<|end|>", tokens.end) &&
+                       find("<|return|>", tokens.last) && find("<|call|>", tokens.call);
+  find("<|constrain|>", tokens.constrain);
   if (!has_all) return std::nullopt;
-  return reader;
+  return tokens;
 }
 
-std::string HarmonyReader::Text(std::span<const TokenId> ids) const {
-  return ReplaceInvalidUtf8(tokenizer_->Decode(ids, SkipSpecial::kYes));
+HarmonyStream::HarmonyStream(const Tokenizer& tokenizer) : marked_(tokenizer, hidden_) {
+  const std::optional<HarmonyTokens> tokens = HarmonyTokens::Find(tokenizer);
+  PENSTOCK_CHECK(tokens.has_value());
+  tokens_ = *tokens;
+  for (const TokenId id :
+       {tokens_.start, tokens_.channel, tokens_.constrain, tokens_.message, tokens_.end, tokens_.last, tokens_.call}) {
+    if (id >= 0) hidden_.emplace(id, "");
+  }
 }
 
-// Adds one message to the answer. Its header, which may begin with "assistant", is [to=x] <|channel|> name [to=x]
-// [<|constrain|> type].
-void HarmonyReader::AddMessage(std::span<const TokenId> header, std::span<const TokenId> body, size_t num_cut_bytes,
-                               ChatAnswer& answer) const {
-  const auto channel_at = std::find(header.begin(), header.end(), channel_);
-  const auto constrain_at = std::find(header.begin(), header.end(), constrain_);
-  const std::string before = Text({header.begin(), std::min(channel_at, constrain_at)});
-  const std::string channel =
-      channel_at == header.end() ? "" : Text({channel_at + 1, constrain_at > channel_at ? constrain_at : header.end()});
-  std::string_view recipient = RecipientOf(channel);
-  if (recipient.empty()) recipient = RecipientOf(before);
-  std::string text = WithoutEnd(Text(body), num_cut_bytes);
-  if (recipient.starts_with("functions.")) {
-    answer.tool_calls.push_back({std::string(recipient.substr(10)), std::move(text)});
-  } else if (channel.starts_with("analysis") || !recipient.empty()) {
-    answer.reasoning += text;
+// Begins a message behind its header, which is [assistant] [to=x] <|channel|> name [to=x] [<|constrain|> type].
+void HarmonyStream::BeginMessage(std::vector<AnswerDelta>& deltas) {
+  std::string_view recipient = RecipientOf(channel_);
+  if (recipient.empty()) recipient = RecipientOf(before_);
+  part_ = Part::kMessage;
+  constexpr std::string_view kFunctions = "functions.";
+  if (recipient.starts_with(kFunctions)) {
+    kind_ = AnswerDelta::Kind::kCallArguments;
+    deltas.push_back({AnswerDelta::Kind::kCallBegin, std::string(recipient.substr(kFunctions.size())), num_calls_++});
   } else {
-    answer.content += text;
+    const bool is_thought = channel_.starts_with("analysis") || !recipient.empty();
+    kind_ = is_thought ? AnswerDelta::Kind::kReasoning : AnswerDelta::Kind::kContent;
   }
 }
 
-ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids, std::string_view kept) const {
-  const std::string whole = Text(ids);
-  const size_t num_cut_bytes = whole.starts_with(kept) ? whole.size() - kept.size() : 0;
-  ChatAnswer answer;
-  const auto ends_message = [&](TokenId id) { return id == end_ || id == return_ || id == call_ || id == start_; };
-  while (!ids.empty()) {
-    const auto message_at = std::find(ids.begin(), ids.end(), message_);
-    const auto message_end =
-        message_at == ids.end() ? ids.end() : std::find_if(message_at + 1, ids.end(), ends_message);
-    const auto header = ids.first(message_at - ids.begin());
-    if (message_at == ids.end()) {
-      // The header was cut off, or the text has none.
-      if (std::find(header.begin(), header.end(), channel_) == header.end()) {
-        answer.content += WithoutEnd(Text(header), num_cut_bytes);
-      }
-      break;
-    }
-    const bool is_last = std::all_of(message_end, ids.end(), ends_message);
-    AddMessage(header, {message_at + 1, message_end}, is_last ? num_cut_bytes : 0, answer);
-    ids = ids.subspan(message_end - ids.begin());
-    while (!ids.empty() && ends_message(ids.front())) ids = ids.subspan(1);
+void HarmonyStream::TakeMark(TokenId mark, std::vector<AnswerDelta>& deltas) {
+  const bool ends_message =
+      mark == tokens_.end || mark == tokens_.last || mark == tokens_.call || mark == tokens_.start;
+  if (part_ == Part::kMessage) {
+    if (!ends_message) return;
+    part_ = Part::kBefore;
+    before_.clear();
+    channel_.clear();
+    has_channel_ = false;
+    is_named_ = true;
+  } else if (mark == tokens_.message) {
+    BeginMessage(deltas);
+  } else if (mark == tokens_.channel) {
+    part_ = has_channel_ ? part_ : Part::kChannel;
+    has_channel_ = true;
+  } else if (mark == tokens_.constrain) {
+    part_ = Part::kType;
+  } else {
+    is_named_ |= mark == tokens_.start;
   }
-  return answer;
+}
+
+std::vector<AnswerDelta> HarmonyStream::Push(std::span<const TokenId> ids, std::string_view text) {
+  std::vector<AnswerDelta> deltas;
+  for (MarkedPiece& piece : marked_.Push(ids, text)) {
+    if (piece.mark >= 0) {
+      TakeMark(piece.mark, deltas);
+    } else if (part_ == Part::kBefore) {
+      before_ += piece.text;
+    } else if (part_ == Part::kChannel) {
+      channel_ += piece.text;
+    } else if (part_ == Part::kMessage) {
+      deltas.push_back({kind_, std::move(piece.text), kind_ == AnswerDelta::Kind::kCallArguments ? num_calls_ - 1 : 0});
+    }
+  }
+  return deltas;
+}
+
+std::vector<AnswerDelta> HarmonyStream::Finish() {
+  // Text without a header is content. A header that was cut off is nothing.
+  const bool is_text = part_ != Part::kMessage && !has_channel_ && !is_named_ && !before_.empty();
+  if (!is_text) return {};
+  return {{AnswerDelta::Kind::kContent, before_}};
 }
 
 }  // namespace penstock

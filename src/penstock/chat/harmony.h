@@ -8,31 +8,47 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "penstock/chat/answer/marked_text.h"
 #include "penstock/chat_answer.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
 
-class HarmonyReader {
- public:
-  // Returns nothing if the vocabulary lacks the format's special tokens. `tokenizer` must outlive the reader.
-  static std::optional<HarmonyReader> For(const Tokenizer& tokenizer);
+struct HarmonyTokens {
+  // Returns nothing if the vocabulary lacks the format's special tokens.
+  static std::optional<HarmonyTokens> Find(const Tokenizer& tokenizer);
 
-  // Reads what a model generated after a prompt that ends in "<|start|>assistant", with or without its last token. Only
-  // the text `kept` counts: a stop text and everything after it is cut off. Analysis is reasoning, and so are messages
-  // to tools that are not functions. Function names lose their prefix "functions.". Any tokens give an answer: text
-  // without a header is content, and a message that is cut off counts.
-  ChatAnswer Read(std::span<const TokenId> ids, std::string_view kept) const;
+  TokenId start = -1, channel = -1, constrain = -1, message = -1, end = -1, last = -1, call = -1;
+};
+
+// Reads what a model generated after a prompt that ends in "<|start|>assistant". Analysis is reasoning, and so are
+// messages to tools that are not functions. Function names lose their prefix "functions.". Any tokens give an answer:
+// text without a header is content, and a message that is cut off counts.
+class HarmonyStream : public AnswerStream {
+ public:
+  // REQUIRES: HarmonyTokens::Find(tokenizer). The tokenizer must outlive the stream.
+  explicit HarmonyStream(const Tokenizer& tokenizer);
+
+  std::vector<AnswerDelta> Push(std::span<const TokenId> ids, std::string_view text) override;
+  std::vector<AnswerDelta> Finish() override;
 
  private:
-  explicit HarmonyReader(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  std::string Text(std::span<const TokenId> ids) const;
-  void AddMessage(std::span<const TokenId> header, std::span<const TokenId> body, size_t num_cut_bytes,
-                  ChatAnswer& answer) const;
+  enum class Part : uint8_t { kBefore, kChannel, kType, kMessage };  // of a message; the first three are its header
 
-  const Tokenizer* tokenizer_;
-  TokenId start_ = -1, channel_ = -1, constrain_ = -1, message_ = -1, end_ = -1, return_ = -1, call_ = -1;
+  void TakeMark(TokenId mark, std::vector<AnswerDelta>& deltas);
+  void BeginMessage(std::vector<AnswerDelta>& deltas);
+
+  HarmonyTokens tokens_;
+  MarkedText::Hidden hidden_;
+  MarkedText marked_;
+  Part part_ = Part::kBefore;
+  std::string before_, channel_;  // text of the header
+  bool is_named_ = false;         // <|start|>, or another message, came before
+  bool has_channel_ = false;
+  AnswerDelta::Kind kind_ = AnswerDelta::Kind::kContent;  // of the message
+  int64_t num_calls_ = 0;
 };
 
 }  // namespace penstock

@@ -180,6 +180,21 @@ Command AddServeCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return ServeCommand(*flags); }};
 }
 
+Command AddChatCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* command = AddCommand(app, "chat", "talk with a model in the terminal; /help lists what you can type");
+  BeginGroup(*command, "Chat");
+  AddFlag(*command, "--system", flags->system, "system message").TypeName("TEXT");
+  AddFlag(*command, "--date", flags->date, "date that chat templates see, as 2026-11-21 (default: today)")
+      .Check(CheckDate)
+      .TypeName("DATE");
+  AddModelFlags(*command, flags->model);
+  AddSamplingFlags(*command, flags->sampling);
+  AddLogFlags(*command, log);
+  SetExamples(*command, "penstock chat -m DIR --memory 16GiB --system 'Answer in one line.'");
+  return {command, [flags] { return ChatCommand(*flags); }};
+}
+
 Command AddPackCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PackFlags>();
   CLI::App* command = AddCommand(
@@ -426,6 +441,19 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return ProbeCommand(*flags); }};
 }
 
+Command AddDoctorCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<DoctorFlags>();
+  CLI::App* command =
+      AddCommand(app, "doctor", "how well this machine suits Penstock and a model, and what would make it faster");
+  BeginGroup(*command, "Model");
+  AddFlag(*command, "-m,--model", flags->model_dir, "also look at this model, and at the disk that holds it")
+      .TypeName("DIR");
+  AddFlag(*command, "--json", flags->as_json, "print JSON");
+  AddLogFlags(*command, log);
+  SetExamples(*command, "penstock doctor -m DIR");
+  return {command, [flags] { return DoctorCommand(*flags); }};
+}
+
 // Main() itself carries out `penstock help COMMAND`; the command is here for lists of commands.
 Command AddHelpCommand(CLI::App& app) {
   CLI::App* command = AddCommand(app, "help", "the flags of a command, with examples: penstock help run");
@@ -494,11 +522,12 @@ int Main(int argc, char** argv) {
   CLI::App& app = line.app();
   LogFlags log;
   std::vector<Command> commands = {AddRunCommand(app, log),      AddMergeCommand(app, log),
-                                   AddGenerateCommand(app, log), AddServeCommand(app, log),
+                                   AddGenerateCommand(app, log), AddServeCommand(app, log), AddChatCommand(app, log),
                                    AddPackCommand(app, log),     AddInspectCommand(app, log),
                                    AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
+  commands.push_back(AddDoctorCommand(app, log));
   commands.push_back(AddPlanCommand(app, log));
   commands.push_back(AddSimulateCommand(app, log));
   commands.push_back(AddListCommand(app, log));

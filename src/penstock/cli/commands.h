@@ -90,6 +90,15 @@ struct ServeFlags {
 };
 absl::StatusOr<int> ServeCommand(ServeFlags flags);
 
+// penstock chat: talk with the model in the terminal.
+struct ChatFlags {
+  ModelFlags model;
+  SamplingOverrides sampling;
+  std::string system;
+  std::string date;  // empty: today
+};
+absl::StatusOr<int> ChatCommand(const ChatFlags& flags);
+
 // penstock pack: write a model folder as a packed store.
 struct PackFlags {
   PackOptions pack;
@@ -204,5 +213,12 @@ struct ProbeFlags {
   std::string output_path;  // file for the JSON; empty: none
 };
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags);
+
+// penstock doctor: say in a few lines how well Penstock can run here, and what would make it faster.
+struct DoctorFlags {
+  std::string model_dir;  // empty: only the machine
+  bool as_json = false;
+};
+absl::StatusOr<int> DoctorCommand(const DoctorFlags& flags);
 
 }  // namespace penstock::cli

@@ -17,7 +17,6 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/chat/harmony.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/next_rows.h"
@@ -56,8 +55,11 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return model_->TokenizeChat(chat);
   }
-  ChatAnswer ReadAnswer(const Completion& completion) const override;
-  std::string TokenBytes(TokenId id, bool begins_text) const override;
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
+    return model_->NewAnswerStream(prompt_ids, chat);
+  }
+  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return model_->CallShape(tool); }
+  std::string TokenBytes(TokenId id, bool begins_text) const override { return model_->TokenBytes(id, begins_text); }
 
   absl::Status Check(const Request& request) const override {
     Request checked = request;
@@ -272,23 +274,6 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   return absl::OkStatus();
-}
-
-ChatAnswer EngineImpl::ReadAnswer(const Completion& completion) const {
-  if (model_->tokenizer != nullptr) {
-    if (const auto harmony = HarmonyReader::For(*model_->tokenizer)) {
-      return harmony->Read(completion.token_ids, completion.text);
-    }
-  }
-  return Engine::ReadAnswer(completion);
-}
-
-std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
-  std::string bytes;
-  DecodeState state;
-  if (!begins_text) state = {.num_tokens = 1, .past_leading = true};
-  if (model_->tokenizer != nullptr) model_->tokenizer->DecodeNext(id, SkipSpecial::kYes, state, bytes);
-  return bytes;
 }
 
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {

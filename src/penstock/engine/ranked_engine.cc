@@ -83,7 +83,12 @@ class RankedEngine : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return own_.engine().TokenizeChat(chat);
   }
-  ChatAnswer ReadAnswer(const Completion& completion) const override { return own_.engine().ReadAnswer(completion); }
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
+    return own_.engine().NewAnswerStream(prompt_ids, chat);
+  }
+  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override {
+    return own_.engine().CallShape(tool);
+  }
   std::string TokenBytes(TokenId id, bool begins_text) const override {
     return own_.engine().TokenBytes(id, begins_text);
   }

@@ -179,17 +179,22 @@ absl::Status Runner::SubmitFurther() {
 
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   if (!active->request.choices.empty()) return SubmitScoredPrompt(active);
+  const bool is_chat = active->request.kind != RequestKind::kCompletion;
+  // An answer is split by the tools of its chat alone, so the messages need not stay.
+  const Chat tools(ChatParts{.messages = {}, .tools = active->request.chat.tools, .variables = {}});
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
   Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
   PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
   const uint64_t seed = active->sampling.seed;
   active->choices.clear();
   active->choices.resize(static_cast<size_t>(active->request.num_answers));
+  active->streams.clear();
   active->num_left = active->request.num_answers;
   for (size_t i = 0; i < active->choices.size(); ++i) {
     // Each turn and each further answer has its own random stream.
     const int64_t stream = -static_cast<int64_t>(active->answers.size() + i);
     Request answer = request;
+    if (is_chat) active->streams.push_back(args_.engine.NewAnswerStream(prompt, tools));
     if (stream != 0) answer.sampling.seed = RequestSeed(seed, stream);
     PENSTOCK_RETURN_IF_ERROR(SubmitAs(std::move(answer), active, i));
   }
@@ -260,7 +265,9 @@ absl::Status Runner::Finish(Completion completion) {
   if (choice_idx == 0) active->prompt_tokens += completion.num_prompt_tokens;
   active->completion_tokens += static_cast<int64_t>(completion.token_ids.size());
   ResultChoice& choice = active->choices[choice_idx];
-  if (active->request.kind != RequestKind::kCompletion) choice.answer = args_.engine.ReadAnswer(completion);
+  if (active->request.kind != RequestKind::kCompletion) {
+    choice.answer = ReadAnswer(*active->streams[choice_idx], completion.token_ids, completion.text);
+  }
   choice.completion = std::move(completion);
   if (--active->num_left > 0) return absl::OkStatus();
   if (active->request.kind == RequestKind::kTurns) {

@@ -82,7 +82,8 @@ class Runner {
     SamplingParams sampling;
     std::vector<std::string> answers;  // answers to the turns so far
     std::vector<ResultChoice> choices;
-    ScoredPrompt scored;  // of a request with choices
+    std::vector<std::unique_ptr<AnswerStream>> streams;  // [choices.size()], which split the answers to a chat
+    ScoredPrompt scored;                                 // of a request with choices
     std::optional<Counted> is_scored;
     int64_t num_left = 0;  // answers that are not finished
     int64_t prompt_tokens = 0;

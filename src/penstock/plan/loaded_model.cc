@@ -7,6 +7,7 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/chat/answer/answer_stream.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/family.h"
@@ -65,6 +66,7 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
     model.chat_template_status = model.tokenizer_status;
     return absl::OkStatus();
   }
+  model.answer_format = FindAnswerFormat("", *model.tokenizer);
   if (model.tokenizer->vocab_size() > model.config.vocab_size) {
     return ModelError("the tokenizer has {} tokens, but config.json says vocab_size {}: they are of different models",
                       model.tokenizer->vocab_size(), model.config.vocab_size);
@@ -81,7 +83,9 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
   // A model whose template cannot be parsed still serves prompts without chat.
   if (prompts.ok()) {
     model.chat_prompts = *std::move(prompts);
-    model.tokenizer->GuardTemplate(model.chat_prompts->Literals());
+    const std::string literals = model.chat_prompts->Literals();
+    model.tokenizer->GuardTemplate(literals);
+    model.answer_format = FindAnswerFormat(literals, *model.tokenizer);
   } else {
     model.chat_template_status = prompts.status();
   }
@@ -119,6 +123,26 @@ absl::StatusOr<std::vector<TokenId>> LoadedModel::TokenizeChat(const Chat& chat)
   PENSTOCK_RETURN_IF_ERROR(chat_template_status);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, chat_prompts->Render(chat.parts()));
   return tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
+}
+
+std::unique_ptr<AnswerStream> LoadedModel::NewAnswerStream(std::span<const TokenId> prompt_ids,
+                                                           const Chat& chat) const {
+  if (tokenizer == nullptr) return NewPlainAnswerStream();
+  return penstock::NewAnswerStream(answer_format, StartBehind(answer_format, prompt_ids, *tokenizer), chat, *tokenizer);
+}
+
+absl::StatusOr<ToolCallShape> LoadedModel::CallShape(std::string_view tool) const {
+  PENSTOCK_RETURN_IF_ERROR(chat_template_status);
+  PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(tool, Fault::kInput));
+  return ShapeOf(answer_format, value);
+}
+
+std::string LoadedModel::TokenBytes(TokenId id, bool begins_text) const {
+  std::string bytes;
+  DecodeState state;
+  if (!begins_text) state = {.num_tokens = 1, .past_leading = true};
+  if (tokenizer != nullptr) tokenizer->DecodeNext(id, SkipSpecial::kYes, state, bytes);
+  return bytes;
 }
 
 absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size) {

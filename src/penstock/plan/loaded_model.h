@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/chat/answer/answer_format.h"
 #include "penstock/chat/chat_prompt.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/engine.h"
@@ -28,6 +29,7 @@ struct LoadedModel {
   WeightMap weights;                     // points into `checkpoint`
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
   std::optional<ChatPrompts> chat_prompts;
+  AnswerFormat answer_format;
   absl::Status tokenizer_status;      // why texts cannot be tokenized
   absl::Status chat_template_status;  // why chats cannot be rendered
   std::string fingerprint;  // digest of all that texts depend on: configs, tokenizer files, samples of tensors
@@ -36,6 +38,9 @@ struct LoadedModel {
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const;
   absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const;
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const;
+  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const;
+  std::string TokenBytes(TokenId id, bool begins_text) const;
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;
   // Returns the bytes that this object takes.

@@ -1,0 +1,69 @@
+// How a family of models writes its answers: the marks around reasoning, and the form of its tool calls.
+//
+// A format is found from the model's chat template and vocabulary. Models of one family may differ here, and models of
+// several families may agree.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "penstock/base/json.h"
+#include "penstock/chat_answer.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock {
+
+enum class CallForm : uint8_t {
+  kNone,
+  kHarmony,   // gpt-oss: a message to functions.NAME (harmony.h)
+  kJson,      // START {"name": .., "arguments": {..}} END, or a list of such objects
+  kMistral,   // [TOOL_CALLS][{"name": ..}], or [TOOL_CALLS]NAME[ARGS]{..}
+  kDeepSeek,  // V3: function SEP NAME ```json {..} ```; V3.1: NAME SEP {..}
+  kKimi,      // functions.NAME:0 SEP {..}
+  kSolar,     // ID SEP NAME SEP {..}
+  kPairs,     // GLM-4.5: <tool_call>NAME <arg_key>..</arg_key> <arg_value>..</arg_value> </tool_call>
+  kFunction,  // Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>..</parameter></function></tool_call>
+  kInvoke,    // MiniMax-M2: <invoke name="NAME"><parameter name="KEY">..</parameter></invoke>
+};
+
+struct AnswerFormat {
+  // Marks around reasoning; empty: the format has none.
+  std::string open, close;
+  // The template knows only the closing mark, so text before it is reasoning even if nothing opened it.
+  bool only_closes = false;
+  std::vector<std::string> dropped = {};  // marks around the answer proper, which belong to nothing
+  CallForm form = CallForm::kNone;
+  std::vector<std::string> starts = {};  // a tool call, or a list of them, begins with one of these
+  std::vector<std::string> ends = {};    // may follow a tool call
+  bool names_type = false;               // kDeepSeek: "function" stands before the name
+  bool lists_calls = false;              // kJson: objects stand in a list; kMistral: the older form
+  // The marks that are special tokens, which decoded text leaves out.
+  absl::flat_hash_map<TokenId, std::string> hidden = {};
+
+  bool has_reasoning() const { return !close.empty(); }
+};
+
+// Finds the format of a model. `literals` is ChatPrompts::Literals(), empty for a model without a chat template.
+AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokenizer);
+
+// Where an answer begins.
+enum class AnswerStart : uint8_t { kUnknown, kInReasoning, kBehindReasoning };
+
+// Returns what the end of a prompt says: a template may have opened the reasoning, or closed it.
+AnswerStart StartBehind(const AnswerFormat& format, std::span<const TokenId> prompt_ids, const Tokenizer& tokenizer);
+
+// Returns the shape of a call of one tool of a request ({"type": "function", "function": {..}}). kInput if the tool has
+// no name, or if the format has no calls or writes arguments in another form than JSON.
+absl::StatusOr<ToolCallShape> ShapeOf(const AnswerFormat& format, const json::value& tool);
+
+// Returns the object "function" of a tool, or the tool itself where there is none; nullptr if it is no object.
+const json::object* FunctionOf(const json::value& tool);
+// Returns the member `key` of an object if it is a string, else "".
+std::string_view StringOf(const json::object& object, std::string_view key);
+
+}  // namespace penstock

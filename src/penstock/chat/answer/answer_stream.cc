@@ -1,0 +1,240 @@
+#include "penstock/chat/answer/answer_stream.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "penstock/base/text.h"
+#include "penstock/chat/answer/call_reader.h"
+#include "penstock/chat/answer/marked_text.h"
+#include "penstock/chat/chat_parts.h"
+#include "penstock/chat/harmony.h"
+
+namespace penstock {
+namespace {
+
+using Deltas = std::vector<AnswerDelta>;
+using Kind = AnswerDelta::Kind;
+constexpr size_t npos = std::string_view::npos;
+
+// Returns how many last bytes of the text may begin the mark. The whole mark is not in the text.
+size_t NumHeldBack(std::string_view text, std::string_view mark) {
+  for (size_t length = std::min(text.size(), mark.size() - 1); length > 0; --length) {
+    if (text.ends_with(mark.substr(0, length))) return length;
+  }
+  return 0;
+}
+
+// Splits text at marks that are spelled in it.
+class MarkStream : public AnswerStream {
+ public:
+  MarkStream(const AnswerFormat& format, AnswerStart start, const Chat& chat, const Tokenizer& tokenizer)
+      : format_(format), marked_(tokenizer, format.hidden), has_tools_(!chat.parts().tools.is_null()) {
+    const bool has_types =
+        format.form == CallForm::kPairs || format.form == CallForm::kFunction || format.form == CallForm::kInvoke;
+    if (has_types) tools_ = chat.parts().tools;
+    if (start == AnswerStart::kInReasoning) {
+      BeginPart(Part::kReasoning);
+    } else if (format.only_closes && start == AnswerStart::kUnknown) {
+      part_ = Part::kUnknown;
+    }
+    if (format.has_reasoning()) plain_marks_ = {format.open};
+    plain_marks_.insert(plain_marks_.end(), format.dropped.begin(), format.dropped.end());
+  }
+
+  Deltas Push(std::span<const TokenId> ids, std::string_view text) override {
+    bool ends_call = false;
+    for (const MarkedPiece& piece : marked_.Push(ids, text)) {
+      if (piece.mark >= 0 && !Matters(piece.text)) continue;
+      rest_ += piece.text;
+      ends_call |= piece.text.find_first_of(">}]") != npos;
+    }
+    // A call ends in a bracket. Until one comes, a long one need not be read again.
+    constexpr size_t kShort = 256;
+    if (ends_call || !in_call_ || rest_.size() < kShort) Advance();
+    return std::exchange(deltas_, {});
+  }
+
+  Deltas Finish() override {
+    at_end_ = true;
+    Advance();
+    if (!space_.empty()) Add(part_ == Part::kReasoning ? Kind::kReasoning : Kind::kContent, space_);
+    return std::exchange(deltas_, {});
+  }
+
+ private:
+  enum class Part : uint8_t {
+    kUnknown,  // content or reasoning: the closing mark tells
+    kReasoning,
+    kContent,
+    kBehindCall,
+  };
+
+  // Whether the answer to this chat may have the mark.
+  bool Matters(std::string_view mark) const {
+    const auto has = [&](const std::vector<std::string>& marks) {
+      return std::ranges::find(marks, mark) != marks.end();
+    };
+    return has_tools_ || (!has(format_.starts) && !has(format_.ends));
+  }
+
+  void Add(Kind kind, std::string_view text) {
+    if (!deltas_.empty() && deltas_.back().kind == kind) {
+      deltas_.back().text += text;
+    } else {
+      deltas_.push_back({kind, std::string(text)});
+    }
+  }
+
+  void BeginPart(Part part) {
+    part_ = part;
+    space_.clear();
+    behind_mark_ = true;
+  }
+
+  // Adds text, without white space that stands beside a mark.
+  void AddText(Kind kind, std::string_view text) {
+    if (behind_mark_) text = WithoutLeadingSpace(text);
+    const std::string_view body = WithoutTrailingSpace(text);
+    if (!body.empty()) {
+      Add(kind, space_ + std::string(body));
+      space_.clear();
+      behind_mark_ = false;
+      has_content_ |= kind == Kind::kContent;
+    }
+    space_ += text.substr(body.size());
+  }
+
+  // Adds text of rest_ and removes it from there.
+  void TakeText(Kind kind, size_t num_bytes) {
+    AddText(kind, std::string_view(rest_).substr(0, num_bytes));
+    rest_.erase(0, num_bytes);
+  }
+
+  void Advance() {
+    in_call_ = false;
+    bool goes_on = true;
+    while (goes_on) {
+      switch (part_) {
+        case Part::kUnknown: goes_on = AdvanceUnknown(); break;
+        case Part::kReasoning: goes_on = AdvanceReasoning(); break;
+        case Part::kContent: goes_on = AdvanceContent(); break;
+        case Part::kBehindCall: goes_on = AdvanceBehindCall(); break;
+      }
+    }
+  }
+
+  // These return whether there is more to read.
+  bool AdvanceUnknown() {
+    const std::string_view text = WithoutLeadingSpace(rest_);
+    const bool may_open = text.starts_with(format_.open) || std::string_view(format_.open).starts_with(text);
+    if (text.starts_with(format_.open) || (at_end_ && rest_.find(format_.close) == npos)) {
+      part_ = Part::kContent;
+      return true;
+    }
+    if (may_open || rest_.find(format_.close) == npos) return false;
+    BeginPart(Part::kReasoning);
+    return true;
+  }
+
+  bool AdvanceReasoning() {
+    const size_t found = rest_.find(format_.close);
+    if (found == npos) {
+      TakeText(Kind::kReasoning, rest_.size() - (at_end_ ? 0 : NumHeldBack(rest_, format_.close)));
+      return false;
+    }
+    TakeText(Kind::kReasoning, found);
+    rest_.erase(0, format_.close.size());
+    BeginPart(Part::kContent);
+    return true;
+  }
+
+  bool AdvanceContent() {
+    size_t first = npos, num_held = 0;
+    const std::string* mark = nullptr;
+    const auto look_for = [&](const std::vector<std::string>& marks) {
+      for (const std::string& one : marks) {
+        const size_t found = rest_.find(one);
+        if (found < first) {
+          first = found;
+          mark = &one;
+        }
+        num_held = std::max(num_held, NumHeldBack(rest_, one));
+      }
+    };
+    look_for(plain_marks_);
+    if (has_tools_) look_for(format_.starts);
+    if (mark == nullptr) {
+      TakeText(Kind::kContent, rest_.size() - (at_end_ ? 0 : num_held));
+      return false;
+    }
+    TakeText(Kind::kContent, first);
+    if (has_tools_ && std::ranges::find(format_.starts, *mark) != format_.starts.end()) return AdvanceCall(*mark);
+    // Only an answer that has said nothing yet begins to think.
+    if (*mark == format_.open && has_content_) {
+      TakeText(Kind::kContent, mark->size());
+      return true;
+    }
+    rest_.erase(0, mark->size());
+    BeginPart(*mark == format_.open ? Part::kReasoning : Part::kContent);
+    return true;
+  }
+
+  bool AdvanceCall(const std::string& start) {
+    const CallRead read = ReadCalls(format_, tools_, rest_);
+    if (read.kind == CallRead::Kind::kCutOff && !at_end_) {
+      in_call_ = true;
+      return false;
+    }
+    if (read.kind != CallRead::Kind::kCalls) {
+      TakeText(Kind::kContent, start.size());
+      return true;
+    }
+    for (const ToolCall& call : read.calls) {
+      deltas_.push_back({Kind::kCallBegin, call.name, num_calls_});
+      deltas_.push_back({Kind::kCallArguments, call.arguments, num_calls_++});
+    }
+    rest_.erase(0, read.num_bytes);
+    BeginPart(Part::kBehindCall);
+    return true;
+  }
+
+  bool AdvanceBehindCall() {
+    rest_.erase(0, rest_.size() - WithoutLeadingSpace(rest_).size());
+    if (rest_.empty()) return false;
+    for (const std::string& end : format_.ends) {
+      if (rest_.starts_with(end)) {
+        rest_.erase(0, end.size());
+        return true;
+      }
+      if (!at_end_ && end.starts_with(rest_)) return false;
+    }
+    part_ = Part::kContent;
+    return true;
+  }
+
+  const AnswerFormat& format_;
+  MarkedText marked_;
+  bool has_tools_;
+  json::value tools_;                     // where their schemas give arguments their types
+  std::vector<std::string> plain_marks_;  // marks in content, besides those of calls
+  Part part_ = Part::kContent;
+  std::string rest_;          // text that is not yet read
+  std::string space_;         // white space that is dropped if a mark follows
+  bool behind_mark_ = false;  // white space that comes next is dropped
+  bool has_content_ = false;
+  bool in_call_ = false;  // rest_ begins with a call that is not complete
+  bool at_end_ = false;
+  int64_t num_calls_ = 0;
+  Deltas deltas_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerStream> NewAnswerStream(const AnswerFormat& format, AnswerStart start, const Chat& chat,
+                                              const Tokenizer& tokenizer) {
+  if (format.form == CallForm::kHarmony) return std::make_unique<HarmonyStream>(tokenizer);
+  return std::make_unique<MarkStream>(format, start, chat, tokenizer);
+}
+
+}  // namespace penstock

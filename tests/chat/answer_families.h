@@ -1,0 +1,81 @@
+// The families of models whose answers tests and the fuzzer read.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/base/check.h"
+#include "penstock/tokenizer/tokenizer.h"
+#include "tests/tokenizer/small_tokenizers.h"
+
+namespace penstock::testing_answers {
+
+inline constexpr TokenId kFirstMark = 258;  // behind the ids of ByteLevel()
+
+// Returns a tokenizer of bytes and these special tokens.
+inline std::unique_ptr<Tokenizer> NewTokenizer(const std::vector<std::string>& special) {
+  json::object file = testing_tokenizers::ByteLevel();
+  json::array added;
+  for (const std::string& text : special) {
+    added.push_back(json::object{{"id", kFirstMark + static_cast<TokenId>(added.size())},
+                                 {"content", text},
+                                 {"special", true},
+                                 {"normalized", false}});
+  }
+  file["added_tokens"] = std::move(added);
+  file["post_processor"] = nullptr;
+  auto tokenizer = Tokenizer::FromTokenizerJson(json::serialize(file), "");
+  PENSTOCK_CHECK(tokenizer.ok());
+  return *std::move(tokenizer);
+}
+
+// Two tools: get_weather(city: string, days: integer, exact: boolean, more: object) and now().
+inline constexpr std::string_view kTools = R"([
+  {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
+    "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
+    "more": {"type": "object"}, "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}},
+  {"type": "function", "function": {"name": "now"}}])";
+
+// The families: what their templates contain, and which marks are special tokens.
+struct Family {
+  std::string name;
+  std::string literals;
+  std::vector<std::string> special;
+};
+
+inline const std::vector<Family>& Families() {
+  static const auto* const families = new std::vector<Family>{
+      {"plain", "<|user|>", {}},
+      {"qwen3", "<think> </think> <tool_call>\n{\"name\"", {}},
+      {"r1", "</think> nothing opens it", {}},
+      {"qwen3-coder", "<tool_call> <function=f> <parameter=p>", {}},
+      {"mistral", "[TOOL_CALLS][", {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}},
+      {"magistral", "[TOOL_CALLS] [ARGS] [THINK] [/THINK]", {"[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"}},
+      {"deepseek-v3",
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> ```json <think> </think>",
+       {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>"}},
+      {"kimi",
+       "<|tool_call_argument_begin|>",
+       {"<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
+        "<|tool_calls_section_end|>"}},
+      {"glm", "<tool_call> <arg_key> <think> </think>", {}},
+      {"hunyuan3", "<tool_calls> <tool_call> <tool_sep> <arg_key> <think> </think>", {"<tool_call>", "<arg_key>"}},
+      {"minimax", "<minimax:tool_call> <think> </think> <response>", {}},
+      {"granite", "<|tool_call|>", {"<|tool_call|>"}},
+      {"hunyuan", "<tool_calls> <think> </think> <answer>", {}},
+      {"ernie", "<tool_call> <think> </think> <response>\n", {}},
+      {"solar",
+       "<|tool_call:args|> <|think|> <|end|>",
+       {"<|think|>", "<|end|>", "<|begin|>", "<|content|>", "<|tool_calls|>", "<|tool_call:begin|>",
+        "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "<|calls|>"}},
+      {"gpt-oss",
+       "",
+       {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>", "<|constrain|>"}},
+  };
+  return *families;
+}
+
+}  // namespace penstock::testing_answers

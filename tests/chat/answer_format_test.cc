@@ -1,0 +1,90 @@
+// Proves that formats are found in real chat templates, and that a call of the shape that a format gives is read as
+// this call.
+#include "penstock/chat/answer/answer_format.h"
+
+#include <gtest/gtest.h>
+
+#include "penstock/base/file.h"
+#include "penstock/chat/chat_prompt.h"
+#include "tests/chat/answer_testing.h"
+
+namespace penstock {
+namespace {
+
+using testing_answers::CallsOf;
+using testing_answers::Families;
+using testing_answers::Family;
+using testing_answers::kTools;
+using testing_answers::ModelOf;
+
+AnswerFormat FormatOf(std::string_view file) {
+  const std::string path = fmt::format("{}/tests/data/chat_templates/{}", PENSTOCK_SOURCE_DIR, file);
+  const auto source = ReadFile(path, kMaxTemplateBytes);
+  EXPECT_TRUE(source.ok()) << source.status();
+  const auto prompts = ChatPrompts::Create({.general = *source, .tool_use = {}}, {});
+  EXPECT_TRUE(prompts.ok()) << prompts.status();
+  return FindAnswerFormat(prompts->Literals(), *testing_answers::NewTokenizer({}));
+}
+
+TEST(AnswerFormat, OfRealTemplates) {
+  struct Expected {
+    std::string file;
+    CallForm form;
+    std::string open;
+  };
+  const std::vector<Expected> all = {
+      {"Qwen3-30B-A3B.jinja", CallForm::kJson, "<think>"},
+      {"Qwen2.jinja", CallForm::kNone, ""},
+      {"Qwen-Qwen2.5-7B-Instruct.jinja", CallForm::kJson, ""},
+      {"DeepSeek-V3.1.jinja", CallForm::kDeepSeek, "<think>"},
+      {"llama-cpp-deepseek-r1.jinja", CallForm::kDeepSeek, "<think>"},
+      {"GLM-4.6.jinja", CallForm::kPairs, "<think>"},
+      {"MiniMax-M2.jinja", CallForm::kInvoke, "<think>"},
+      {"moonshotai-Kimi-K2.jinja", CallForm::kKimi, ""},
+      {"ibm-granite-granite-4.0.jinja", CallForm::kJson, ""},
+      {"ERNIE-4.5.jinja", CallForm::kNone, ""},
+      {"microsoft-Phi-3.5-mini-instruct.jinja", CallForm::kNone, ""},
+      {"mistral-common-v1.jinja", CallForm::kNone, ""},
+      {"mistral-common-v3.jinja", CallForm::kMistral, ""},
+      {"mistral-common-v13.jinja", CallForm::kMistral, ""},
+      {"mistral-common-v13_think.jinja", CallForm::kMistral, "[THINK]"},
+  };
+  for (const Expected& expected : all) {
+    const AnswerFormat format = FormatOf(expected.file);
+    EXPECT_EQ(format.form, expected.form) << expected.file;
+    EXPECT_EQ(format.open, expected.open) << expected.file;
+  }
+  EXPECT_TRUE(FormatOf("mistral-common-v3.jinja").lists_calls);
+  EXPECT_FALSE(FormatOf("mistral-common-v13.jinja").lists_calls);
+  EXPECT_TRUE(FormatOf("llama-cpp-deepseek-r1.jinja").names_type);
+  EXPECT_FALSE(FormatOf("DeepSeek-V3.1.jinja").names_type);
+}
+
+TEST(AnswerFormat, ACallOfItsShapeIsRead) {
+  const json::value tools = *ParseJson(kTools, Fault::kInput);
+  int num_shapes = 0;
+  for (const Family& family : Families()) {
+    const auto& model = ModelOf(family.name);
+    const absl::StatusOr<ToolCallShape> shape = ShapeOf(model.format(), tools.at(0));
+    if (!shape.ok()) continue;
+    ++num_shapes;
+    EXPECT_NE(shape->schema.find("\"city\""), std::string::npos);
+    const ChatAnswer answer = model.Read(shape->prefix + R"({"city": "Oslo"})" + shape->suffix);
+    EXPECT_EQ(CallsOf(answer), R"(get_weather({"city": "Oslo"}))") << family.name;
+    EXPECT_EQ(answer.content, "") << family.name;
+    EXPECT_EQ(ShapeOf(model.format(), tools.at(1))->schema, R"({"type":"object"})");
+  }
+  EXPECT_EQ(num_shapes, 10);
+}
+
+TEST(AnswerFormat, RefusedShapes) {
+  const json::value tool = *ParseJson(R"({"type": "function", "function": {"name": "now"}})", Fault::kInput);
+  for (const char* name : {"plain", "glm", "hunyuan3", "minimax", "qwen3-coder"}) {
+    EXPECT_EQ(FaultOf(ShapeOf(ModelOf(name).format(), tool).status()), Fault::kInput) << name;
+  }
+  EXPECT_FALSE(ShapeOf(ModelOf("qwen3").format(), json::value(5)).ok());
+  EXPECT_FALSE(ShapeOf(ModelOf("qwen3").format(), json::object{{"function", json::object{}}}).ok());
+}
+
+}  // namespace
+}  // namespace penstock
