@@ -103,6 +103,7 @@ struct Completion {
   std::vector<TokenId> token_ids;  // without the end-of-sequence token
   std::string text;                // decoded, cut before a stop text; always valid UTF-8
   FinishReason finish_reason = FinishReason::kStop;
+  std::string stop_text;                // the text of SamplingParams::stop that ended the answer
   std::vector<TokenLogprobs> logprobs;  // one per token of token_ids, if requested
   // One per token of the prompt from Request::first_scored on, if requested. The prompt's first token has no
   // log-probability: its entry only names it.

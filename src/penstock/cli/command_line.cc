@@ -521,10 +521,10 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {AddRunCommand(app, log),      AddMergeCommand(app, log),
-                                   AddGenerateCommand(app, log), AddServeCommand(app, log), AddChatCommand(app, log),
-                                   AddPackCommand(app, log),     AddInspectCommand(app, log),
-                                   AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
+  std::vector<Command> commands = {
+      AddRunCommand(app, log),     AddMergeCommand(app, log),    AddGenerateCommand(app, log),
+      AddServeCommand(app, log),   AddChatCommand(app, log),     AddPackCommand(app, log),
+      AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddDoctorCommand(app, log));

@@ -45,7 +45,7 @@ void serialize(Archive& archive, TokenLogprobs& logprobs) {
 
 template <class Archive>
 void serialize(Archive& archive, Completion& completion) {
-  auto& [request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, rivals, num_prompt_tokens,
+  auto& [request_id, token_ids, text, finish_reason, stop_text, logprobs, prompt_logprobs, rivals, num_prompt_tokens,
          num_shared_tokens, status] = completion;
   int32_t fault = 0;  // 0: OK
   std::string message;
@@ -53,7 +53,7 @@ void serialize(Archive& archive, Completion& completion) {
     fault = static_cast<int32_t>(FaultOf(status));
     message = Message(status);
   }
-  archive(request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, rivals, num_prompt_tokens,
+  archive(request_id, token_ids, text, finish_reason, stop_text, logprobs, prompt_logprobs, rivals, num_prompt_tokens,
           num_shared_tokens, fault, message);
   status = fault == 0 ? absl::OkStatus() : MakeError(static_cast<Fault>(fault), message);
 }

@@ -53,17 +53,17 @@ void Sequence::AddText(std::string_view piece) {
   const size_t old_size = text_.size();
   text_ += piece;
   if (num_generated() < sampling_.min_tokens) return;
-  size_t cut = std::string::npos, stop_size = 0;
+  size_t cut = std::string::npos;
   for (const std::string& stop : sampling_.stop) {
     const size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
     const size_t found = text_.find(stop, from);
     if (found < cut) {
       cut = found;
-      stop_size = stop.size();
+      stop_text_ = stop;
     }
   }
   if (cut == std::string::npos) return;
-  text_.resize(cut + (sampling_.includes_stop ? stop_size : 0));
+  text_.resize(cut + (sampling_.includes_stop ? stop_text_.size() : 0));
   finished_ = true;
   finish_reason_ = FinishReason::kStop;
 }
@@ -117,6 +117,7 @@ Completion Sequence::Release() {
   completion.token_ids.assign(token_ids_.begin() + num_prompt_tokens_, token_ids_.end());
   completion.text = std::move(text_);
   completion.finish_reason = finish_reason_;
+  completion.stop_text = std::move(stop_text_);
   completion.logprobs = std::move(logprobs_);
   completion.prompt_logprobs = std::move(prompt_logprobs_);
   completion.rivals = std::move(rival_logprobs_);

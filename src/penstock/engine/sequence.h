@@ -108,6 +108,7 @@ class Sequence {
   std::optional<KvSequence> kv_;
   std::optional<StreamDecoder> decoder_;
   std::string text_;
+  std::string stop_text_;         // that ended the text
   size_t num_given_bytes_ = 0;    // bytes of text_ that HandOut() has given
   int64_t num_given_tokens_ = 0;  // the same of generated tokens
   int64_t first_scored_;

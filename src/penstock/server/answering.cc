@@ -1,6 +1,7 @@
 #include "penstock/server/answering.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "penstock/job/runner.h"
@@ -22,7 +23,12 @@ class Answering::Listener : public AnswerListener {
 
 Answering::Answering(EngineService& service, Args args) : service_(service), args_(std::move(args)) {
   for (size_t i = 0; i < args_.prompts.size(); ++i) {
-    for (int64_t n = 0; n < args_.prompts[i].request.num_answers; ++n) choices_.push_back({.prompt_idx = i});
+    for (int64_t n = 0; n < args_.prompts[i].request.num_answers; ++n) {
+      Choice& choice = choices_.emplace_back();
+      choice.prompt_idx = i;
+      auto& streams = args_.prompts[i].streams;
+      if (!streams.empty()) choice.stream = std::move(streams[static_cast<size_t>(n)]);
+    }
   }
   num_left_ = choices_.size();
 }
@@ -77,10 +83,6 @@ void Answering::OnEnd(size_t choice_idx, Completion completion) {
                                 ? completion.num_shared_tokens
                                 : 0;
       choice.result.completion = std::move(completion);
-      const PromptWork& prompt = args_.prompts[choice.prompt_idx];
-      if (prompt.request.kind == RequestKind::kChat) {
-        choice.result.answer = service_.engine().ReadAnswer(choice.result.completion);
-      }
     }
     if (error_.has_value()) is_last = !is_over_;
     if (is_over_) return;
@@ -91,6 +93,15 @@ void Answering::OnEnd(size_t choice_idx, Completion completion) {
   if (is_last) {
     args_.exchange->Run([self = shared_from_this()] { self->RespondWhole(); });
   }
+}
+
+AnswerGain Answering::TakeGain(Choice& choice) {
+  AnswerGain gain = std::exchange(choice.pending, {});
+  if (choice.stream == nullptr) return gain;
+  gain.deltas = choice.stream->Push(gain.token_ids, gain.text);
+  if (choice.has_ended) std::ranges::move(choice.stream->Finish(), std::back_inserter(gain.deltas));
+  for (const AnswerDelta& delta : gain.deltas) AddDelta(delta, choice.result.answer);
+  return gain;
 }
 
 std::vector<RequestResult> Answering::Results() {
@@ -121,6 +132,12 @@ void Answering::RespondWhole() {
   if (error_.has_value()) {
     response = ErrorResponse(*error_, args_.writer->style());
   } else {
+    for (Choice& choice : choices_) {
+      const Completion& completion = choice.result.completion;
+      if (choice.stream != nullptr) {
+        choice.result.answer = ReadAnswer(*choice.stream, completion.token_ids, completion.text);
+      }
+    }
     response.body = args_.writer->Body(Results(), num_shared_tokens_);
   }
   response.headers.insert(response.headers.end(), args_.headers.begin(), args_.headers.end());
@@ -138,8 +155,10 @@ bool Answering::Take(std::string& out) {
   if (!std::exchange(has_begun_, true)) writer.Begin(out);
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    if (!choice.pending.empty()) writer.Add(i, std::exchange(choice.pending, {}), out);
-    if (choice.has_ended && !std::exchange(choice.is_told, true)) writer.EndChoice(i, choice.result, out);
+    if (choice.is_told) continue;
+    if (const AnswerGain gain = TakeGain(choice); !gain.empty()) writer.Add(i, gain, out);
+    choice.is_told = choice.has_ended;
+    if (choice.is_told) writer.EndChoice(i, choice.result, out);
   }
   if (num_left_ > 0) return false;
   Report(true);

@@ -22,12 +22,13 @@
 namespace penstock::server {
 
 // What a client gets of an answer since the last time.
-struct AnswerDelta {
-  std::string text;
-  std::vector<TokenId> token_ids;
-  std::vector<TokenLogprobs> logprobs;
+struct AnswerGain {
+  std::string text = {};
+  std::vector<TokenId> token_ids = {};
+  std::vector<TokenLogprobs> logprobs = {};
+  std::vector<AnswerDelta> deltas = {};  // of chats: parts that became final
 
-  bool empty() const { return text.empty() && token_ids.empty(); }
+  bool empty() const { return text.empty() && token_ids.empty() && deltas.empty(); }
 };
 
 // Writes answers in the form of one endpoint. One thread at a time uses it.
@@ -39,7 +40,7 @@ class AnswerWriter {
   virtual std::string Body(std::span<const RequestResult> results, int64_t num_shared_tokens) = 0;
   // Of a stream: its beginning; the next piece of an answer; its end; the end of all.
   virtual void Begin(std::string& out) = 0;
-  virtual void Add(size_t choice_idx, const AnswerDelta& delta, std::string& out) = 0;
+  virtual void Add(size_t choice_idx, const AnswerGain& gain, std::string& out) = 0;
   virtual void EndChoice(size_t choice_idx, const ResultChoice& choice, std::string& out) = 0;
   virtual void End(std::span<const RequestResult> results, int64_t num_shared_tokens, std::string& out) = 0;
   // The end of a stream that fails.
@@ -52,6 +53,8 @@ class AnswerWriter {
 struct PromptWork {
   JobRequest request;
   Request engine_request;  // of the first answer; further ones differ in their seeds
+  // Of chats: one for each answer.
+  std::vector<std::unique_ptr<AnswerStream>> streams = {};
 };
 
 // What the server counts of a request that has ended.
@@ -89,7 +92,8 @@ class Answering : public StreamSource, public std::enable_shared_from_this<Answe
   struct Choice {
     size_t prompt_idx = 0;
     Ticket ticket = 0;
-    AnswerDelta pending = {};
+    AnswerGain pending = {};
+    std::unique_ptr<AnswerStream> stream = {};  // of a chat
     Clock::time_point last_piece = {};
     bool has_ended = false;
     bool is_told = false;  // the stream has its end
@@ -103,6 +107,8 @@ class Answering : public StreamSource, public std::enable_shared_from_this<Answe
   // With the lock: these give up what runs, and call on_end.
   void CancelAll();
   void Report(bool is_good);
+  // Takes what the client has not got of a choice, split into its parts.
+  AnswerGain TakeGain(Choice& choice);
   std::vector<RequestResult> Results();
   void RespondWhole();
 

@@ -47,6 +47,10 @@ bool Matches(std::string_view pattern, std::string_view path) {
   }
 }
 
+ApiStyle StyleOf(const HttpHead& head) {
+  return head.path.starts_with("/v1/messages") ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
+}
+
 void RespondJson(Exchange& exchange, const json::object& body) {
   exchange.Respond({.body = std::string(json::serialize(body))});
 }
@@ -172,7 +176,7 @@ bool ApiServer::Refuses(const HttpHead& head, HttpResponse& response) {
     const std::optional<ApiError> denied = Denied(*route, head);
     if (!denied.has_value()) return false;
     metrics_.AddRefusal(denied->code);
-    response = server::ErrorResponse(*denied);
+    response = server::ErrorResponse(*denied, StyleOf(head));
     return true;
   }
   std::string allowed;
@@ -200,7 +204,7 @@ HttpResponse ApiServer::ErrorResponse(int status, std::string_view message) {
 
 void ApiServer::RespondError(Exchange& exchange, const ApiError& error) {
   metrics_.AddRefusal(error.code.empty() ? "invalid_request" : error.code);
-  exchange.Respond(server::ErrorResponse(error));
+  exchange.Respond(server::ErrorResponse(error, StyleOf(exchange.request().head)));
 }
 
 void ApiServer::Handle(const std::shared_ptr<Exchange>& exchange) { Find(exchange->request().head)->handler(exchange); }
@@ -313,6 +317,14 @@ void ApiServer::Completions(const std::shared_ptr<Exchange>& exchange) {
   if (const auto error = Complete(exchange, RequestKind::kCompletion)) RespondError(*exchange, *error);
 }
 
+TokenText ApiServer::token_text() const {
+  return [this](TokenId id, bool begins_text) { return service_->engine().TokenBytes(id, begins_text); };
+}
+
+BodyHead ApiServer::NewHead() {
+  return {.number = RandomNumber(), .request_number = ++num_requests_, .created = UnixSeconds()};
+}
+
 std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKind kind,
                                             std::vector<PromptWork>& work) const {
   RequestLine line = ParseRequestBody(body, kind);
@@ -321,6 +333,8 @@ std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKin
   if (!line.request.choices.empty()) return ApiError{400, "only batches score choices", "unsupported", "choices"};
   PromptMaker maker = *prompts_;
   maker.date = Today();
+  // An answer is split by the tools of its chat alone.
+  const Chat tools(ChatParts{.messages = {}, .tools = line.request.chat.tools, .variables = {}});
   absl::StatusOr<std::vector<TokenId>> prompt = PromptOf(maker, line.request, {});
   if (!prompt.ok()) return ErrorOf(prompt.status());
   Request request{.prompt_ids = *std::move(prompt),
@@ -335,7 +349,12 @@ std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKin
   if (!bad_words.ok()) return ErrorOf(bad_words.status());
   request.sampling.bad_words = *std::move(bad_words);
   if (const absl::Status status = service_->engine().Check(request); !status.ok()) return ErrorOf(status);
-  work.push_back({std::move(line.request), std::move(request)});
+  PromptWork& added = work.emplace_back();
+  for (int64_t i = 0; kind == RequestKind::kChat && i < line.request.num_answers; ++i) {
+    added.streams.push_back(service_->engine().NewAnswerStream(request.prompt_ids, tools));
+  }
+  added.request = std::move(line.request);
+  added.engine_request = std::move(request);
   return std::nullopt;
 }
 
@@ -361,7 +380,7 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
     if (auto failed = MakeWork(one, kind, args.prompts)) return failed;
   }
   OpenAiForm form{.kind = kind,
-                  .head = {.number = RandomNumber(), .request_number = ++num_requests_, .created = UnixSeconds()},
+                  .head = NewHead(),
                   .model = model_name_,
                   .logprobs = args.prompts[0].engine_request.sampling.logprobs,
                   .shows_usage = response.shows_usage};
@@ -373,8 +392,7 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
     }
     form.echoes.insert(form.echoes.end(), static_cast<size_t>(prompt.request.num_answers), prompt.request.prompt);
   }
-  args.writer = OpenAiWriter(
-      std::move(form), [this](TokenId id, bool begins_text) { return service_->engine().TokenBytes(id, begins_text); });
+  args.writer = OpenAiWriter(std::move(form), token_text());
   return Start(std::move(args));
 }
 

@@ -57,6 +57,16 @@ class ApiServer : public RequestHandler {
   void AddRoute(Route route) { routes_.push_back(std::move(route)); }
   void SetConnectionCount(std::function<int64_t()> count) { num_connections_ = std::move(count); }
 
+  // For endpoints. Parses the body of a chat completion or a completion, and adds its prompt to the work.
+  std::optional<ApiError> MakeWork(const json::object& body, RequestKind kind, std::vector<PromptWork>& work) const;
+  // Submits the work, and counts it.
+  std::optional<ApiError> Start(Answering::Args args);
+  void RespondError(Exchange& exchange, const ApiError& error);
+  // Engine::TokenBytes()
+  TokenText token_text() const;
+  // Returns the ids of a new response.
+  BodyHead NewHead();
+
   bool Refuses(const HttpHead& head, HttpResponse& response) override;
   std::shared_ptr<BodySink> SinkFor(const HttpHead& head) override;
   void Handle(const std::shared_ptr<Exchange>& exchange) override;
@@ -69,8 +79,6 @@ class ApiServer : public RequestHandler {
   std::optional<ApiError> Denied(const Route& route, const HttpHead& head) const;
   // Whether the engine may get so many requests more.
   bool HasRoom(int64_t num_requests) const;
-  void RespondError(Exchange& exchange, const ApiError& error);
-
   void Health(const std::shared_ptr<Exchange>& exchange);
   void GetVersion(const std::shared_ptr<Exchange>& exchange);
   void GetMetrics(const std::shared_ptr<Exchange>& exchange);
@@ -84,11 +92,8 @@ class ApiServer : public RequestHandler {
 
   // Parses the body of a completion, makes its prompts and starts the work.
   std::optional<ApiError> Complete(const std::shared_ptr<Exchange>& exchange, RequestKind kind);
-  std::optional<ApiError> MakeWork(const json::object& body, RequestKind kind, std::vector<PromptWork>& work) const;
   std::optional<ApiError> CheckModel(const std::string& name) const;
   json::object ModelObject() const;
-  // Submits the work, and counts it.
-  std::optional<ApiError> Start(Answering::Args args);
 
   ApiOptions options_;
   std::vector<Route> routes_;

@@ -59,7 +59,8 @@ class UploadSink : public BodySink {
     constexpr size_t kMaxPurposeBytes = 64;
     if (field_ == "purpose") {
       purpose_ += bytes;
-      return purpose_.size() <= kMaxPurposeBytes ? absl::OkStatus() : InputError("purpose: only \"batch\" is supported");
+      return purpose_.size() <= kMaxPurposeBytes ? absl::OkStatus()
+                                                 : InputError("purpose: only \"batch\" is supported");
     }
     num_bytes_ += bytes.size();
     if (num_bytes_ > kMaxUploadBytes) return InputError("the file has more than {} bytes", kMaxUploadBytes);
@@ -78,9 +79,7 @@ void Respond(Exchange& exchange, const json::object& body) {
 
 void RespondError(Exchange& exchange, const ApiError& error) { exchange.Respond(ErrorResponse(error)); }
 
-ApiError NotFound(std::string_view what) {
-  return {404, fmt::format("there is no such {}", what), "not_found"};
-}
+ApiError NotFound(std::string_view what) { return {404, fmt::format("there is no such {}", what), "not_found"}; }
 
 // Returns a page of the objects, as OpenAI's lists have it.
 absl::StatusOr<json::object> PageOf(std::vector<json::object> objects, const HttpHead& head) {
@@ -102,7 +101,8 @@ absl::StatusOr<json::object> PageOf(std::vector<json::object> objects, const Htt
   }
   const bool has_more = std::ssize(objects) > limit;
   if (has_more) objects.resize(static_cast<size_t>(limit));
-  json::object page = {{"object", "list"}, {"data", json::array(objects.begin(), objects.end())}, {"has_more", has_more}};
+  json::object page = {
+      {"object", "list"}, {"data", json::array(objects.begin(), objects.end())}, {"has_more", has_more}};
   page["first_id"] = objects.empty() ? json::value(nullptr) : objects.front()["id"];
   page["last_id"] = objects.empty() ? json::value(nullptr) : objects.back()["id"];
   return page;
@@ -110,9 +110,10 @@ absl::StatusOr<json::object> PageOf(std::vector<json::object> objects, const Htt
 
 std::optional<ApiError> CheckMetadata(const json::value& metadata) {
   constexpr size_t kMaxPairs = 16, kMaxKeyBytes = 64, kMaxValueBytes = 512;
-  const ApiError error{400, fmt::format("metadata: expected an object of at most {} texts of at most {} bytes", kMaxPairs,
-                                        kMaxValueBytes),
-                       "invalid_request", "metadata"};
+  const ApiError error{
+      400,
+      fmt::format("metadata: expected an object of at most {} texts of at most {} bytes", kMaxPairs, kMaxValueBytes),
+      "invalid_request", "metadata"};
   if (!metadata.is_object() || metadata.get_object().size() > kMaxPairs) return error;
   for (const auto& [key, value] : metadata.get_object()) {
     if (key.size() > kMaxKeyBytes || !value.is_string() || value.get_string().size() > kMaxValueBytes) return error;
@@ -124,10 +125,11 @@ std::optional<ApiError> CheckMetadata(const json::value& metadata) {
 
 void BatchApi::AddRoutes(ApiServer& api) {
   const auto add = [&](std::string_view method, std::string_view path, void (BatchApi::*handler)(Exchange&)) {
-    api.AddRoute({.method = std::string(method),
-                  .path = std::string(path),
-                  .handler = [this, handler](const std::shared_ptr<Exchange>& exchange) { (this->*handler)(*exchange); },
-                  .needs_engine = false});
+    api.AddRoute(
+        {.method = std::string(method),
+         .path = std::string(path),
+         .handler = [this, handler](const std::shared_ptr<Exchange>& exchange) { (this->*handler)(*exchange); },
+         .needs_engine = false});
   };
   add("GET", "/v1/files", &BatchApi::ListFiles);
   add("GET", "/v1/files/*", &BatchApi::GetFile);

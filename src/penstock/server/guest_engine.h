@@ -38,7 +38,10 @@ class GuestEngine : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return host().TokenizeChat(chat);
   }
-  ChatAnswer ReadAnswer(const Completion& completion) const override { return host().ReadAnswer(completion); }
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
+    return host().NewAnswerStream(prompt_ids, chat);
+  }
+  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return host().CallShape(tool); }
   std::string TokenBytes(TokenId id, bool begins_text) const override { return host().TokenBytes(id, begins_text); }
 
   absl::Status Check(const Request& request) const override { return host().Check(request); }

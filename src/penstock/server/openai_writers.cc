@@ -9,6 +9,7 @@ namespace penstock::server {
 namespace {
 
 constexpr std::string_view kDone = "data: [DONE]\n\n";
+constexpr std::string_view kNull = "null";
 
 class Writer : public AnswerWriter {
  public:
@@ -29,15 +30,25 @@ class Writer : public AnswerWriter {
 
   void Begin(std::string&) override {}
 
-  void Add(size_t choice_idx, const AnswerDelta& delta, std::string& out) override {
+  void Add(size_t choice_idx, const AnswerGain& gain, std::string& out) override {
     Progress& progress = BeginChoice(choice_idx, out);
-    if (delta.text.empty() && form_.logprobs < 0) return;
-    AppendChunk(choice_idx, delta.text, Logprobs(delta, progress), "null", out);
+    if (!is_chat()) {
+      if (gain.text.empty() && form_.logprobs < 0) return;
+      return AppendChoice(choice_idx, TextField(gain.text), Logprobs(gain, progress), kNull, out);
+    }
+    // Log-probabilities stand with the first part.
+    std::string logprobs = Logprobs(gain, progress);
+    for (const AnswerDelta& delta : gain.deltas) {
+      const std::string field = fmt::format(R"("delta":{})", JsonText(DeltaOf(choice_idx, delta)));
+      AppendChoice(choice_idx, field, std::exchange(logprobs, std::string(kNull)), kNull, out);
+    }
+    if (logprobs != kNull) AppendChoice(choice_idx, R"("delta":{})", logprobs, kNull, out);
   }
 
   void EndChoice(size_t choice_idx, const ResultChoice& choice, std::string& out) override {
     BeginChoice(choice_idx, out);
-    AppendChunk(choice_idx, "", "null", fmt::format("\"{}\"", FinishName(choice)), out);
+    AppendChoice(choice_idx, is_chat() ? R"("delta":{})" : TextField(""), kNull,
+                 fmt::format("\"{}\"", FinishName(choice)), out);
   }
 
   void End(std::span<const RequestResult> results, int64_t num_shared_tokens, std::string& out) override {
@@ -69,38 +80,51 @@ class Writer : public AnswerWriter {
     Progress& progress = progress_[choice_idx];
     if (std::exchange(progress.has_begun, true)) return progress;
     if (is_chat()) {
-      AppendChoice(choice_idx, R"("delta":{"role":"assistant","content":""})", "null", "null", out);
+      AppendChoice(choice_idx, R"("delta":{"role":"assistant","content":""})", kNull, kNull, out);
     } else if (choice_idx < form_.echoes.size() && !form_.echoes[choice_idx].empty()) {
-      AppendChunk(choice_idx, form_.echoes[choice_idx], "null", "null", out);
+      AppendChoice(choice_idx, TextField(form_.echoes[choice_idx]), kNull, kNull, out);
     }
     return progress;
   }
 
-  std::string Logprobs(const AnswerDelta& delta, Progress& progress) {
-    if (form_.logprobs < 0) return "null";
+  std::string Logprobs(const AnswerGain& gain, Progress& progress) {
+    if (form_.logprobs < 0 || gain.logprobs.empty()) return std::string(kNull);
     std::string text;
     const bool is_first = !std::exchange(progress.has_tokens, true);
     if (is_chat()) {
-      AppendChatLogprobs(delta.logprobs, is_first, token_text_, text);
+      AppendChatLogprobs(gain.logprobs, is_first, token_text_, text);
     } else {
       Completion piece;
-      piece.logprobs = delta.logprobs;
+      piece.logprobs = gain.logprobs;
       AppendCompletionLogprobs(piece, is_first ? TextBegins::kWithAnswer : TextBegins::kBefore, form_.logprobs,
                                token_text_, progress.num_chars, text);
     }
     return text;
   }
 
-  // `logprobs` and `finish_reason` are JSON.
-  void AppendChunk(size_t choice_idx, const std::string& text, std::string_view logprobs,
-                   std::string_view finish_reason, std::string& out) {
-    const std::string json = JsonText(json::value(ReplaceInvalidUtf8(text)));
-    const std::string field = !is_chat()     ? R"("text":)" + json
-                              : text.empty() ? R"("delta":{})"
-                                             : R"("delta":{"content":)" + json + "}";
-    AppendChoice(choice_idx, field, logprobs, finish_reason, out);
+  static std::string TextField(const std::string& text) {
+    return R"("text":)" + JsonText(json::value(ReplaceInvalidUtf8(text)));
   }
 
+  json::object DeltaOf(size_t choice_idx, const AnswerDelta& delta) const {
+    const std::string text = ReplaceInvalidUtf8(delta.text);
+    const auto call = [&](json::object fields) {
+      fields["index"] = delta.call_idx;
+      return json::object{{"tool_calls", json::array{std::move(fields)}}};
+    };
+    switch (delta.kind) {
+      case AnswerDelta::Kind::kReasoning: return {{"reasoning_content", text}};
+      case AnswerDelta::Kind::kCallBegin:
+        return call({{"id", CallId(form_.head.request_number, choice_idx, static_cast<size_t>(delta.call_idx))},
+                     {"type", "function"},
+                     {"function", json::object{{"name", text}, {"arguments", ""}}}});
+      case AnswerDelta::Kind::kCallArguments: return call({{"function", json::object{{"arguments", text}}}});
+      case AnswerDelta::Kind::kContent: break;
+    }
+    return {{"content", text}};
+  }
+
+  // All are JSON.
   void AppendChoice(size_t choice_idx, std::string_view field, std::string_view logprobs,
                     std::string_view finish_reason, std::string& out) {
     out += "data: " + head_;

@@ -10,6 +10,8 @@
 #include "penstock/server/batch_api.h"
 #include "penstock/server/batch_runner.h"
 #include "penstock/server/batch_store.h"
+#include "penstock/server/messages_api.h"
+#include "penstock/server/responses_api.h"
 
 namespace penstock::server {
 
@@ -38,6 +40,8 @@ absl::Status Serve(const ServerOptions& options,
                    absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
                    const std::atomic<bool>& stop) {
   ApiServer api(options.api);
+  AddMessagesRoutes(api);
+  AddResponsesRoutes(api);
   std::unique_ptr<BatchStore> store;
   std::optional<BatchApi> batches;
   if (!options.batch_dir.empty()) {
