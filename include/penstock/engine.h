@@ -173,6 +173,7 @@ struct EngineOptions {
   std::string correlation_path = {};  // klotski's correlation table at the end of the run
   // CloseTraces() keeps how often each expert was chosen, beside the machine's measurements, for later plans.
   bool learns_routing = false;
+  bool live_view = false;  // counts for View() what tasks and experts do
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;
   bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses
@@ -252,6 +253,30 @@ struct EngineStats {
   std::vector<LaneStats> lanes;
 };
 
+// The time that tasks of one kind have taken on a lane.
+struct PartSeconds {
+  std::string lane;
+  std::string part;  // "attention", "experts", "read expert" ...
+  double seconds = 0;
+};
+
+enum class ExpertLocation : uint8_t {
+  kDisk,      // only there, or on another rank
+  kArriving,  // on its way into memory
+  kDram,
+  kDramPinned,  // stays there
+  kDevice,
+};
+
+// A look at a running engine.
+struct LiveView {
+  int64_t num_moe_layers = 0;
+  int64_t num_experts = 0;
+  std::vector<ExpertLocation> locations;  // [num_moe_layers, num_experts]
+  std::vector<int64_t> chosen;            // [num_moe_layers, num_experts]: how often routers chose an expert
+  std::vector<PartSeconds> parts;
+};
+
 struct ProcessorRates {
   double memory_bytes_per_s = 0;
   double ops_per_s = 0;  // in the arithmetic of the FFNs
@@ -326,6 +351,8 @@ class Engine {
   // request: the engine can no longer be used.
   virtual absl::StatusOr<std::vector<Completion>> Step() = 0;
 
+  // Returns where experts are, and what has been counted. Without EngineOptions::live_view, nothing is counted.
+  virtual LiveView View() const { return {}; }
   // Returns the log-probability of each token of `ids` except the first, given the tokens before it: ids.size() - 1
   // values (for perplexity). REQUIRES: idle(), 2 <= ids.size() <= context_length.
   virtual absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) = 0;

@@ -138,7 +138,10 @@ class FakeEngine : public Engine {
     waiting_.clear();
     return ids;
   }
-  bool Cancel(RequestId) override { return false; }
+  bool Cancel(RequestId id) override {
+    const auto is_it = [&](const Running& one) { return one.completion.request_id == id; };
+    return std::erase_if(waiting_, is_it) + std::erase_if(running_, is_it) > 0;
+  }
   void SetPieceSink(std::function<void(const AnswerPiece&)>) override {}
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }

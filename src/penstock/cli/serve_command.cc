@@ -34,6 +34,7 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   server.http.max_bodies_bytes =
       options.memory_bytes == 0 ? kUsualBodies : std::clamp<uint64_t>(options.memory_bytes / kShare, kMiB, kMaxBodies);
   server.http.max_body_bytes = server.http.max_bodies_bytes;
+  options.live_view = true;
   options.caller_memory = [&](const ModelInfo&) { return ServerMemory(server); };
   const auto open_engine = [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return Engine::Open(options); };
   PENSTOCK_RETURN_IF_ERROR(server::Serve(server, open_engine, stop_requested));

@@ -76,6 +76,7 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<Completion>> Step() override;
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids, int64_t num_encoded) override;
+  LiveView View() const override;
   MachineRates MeasureRates() override {
     PENSTOCK_CHECK(idle());
     const MachineRates rates = executor_->MeasureRates();
@@ -84,7 +85,9 @@ class EngineImpl : public InstrumentedEngine {
   }
   absl::Status CloseTraces() override {
     absl::Status closed = recorders_->Close();
-    if (recorders_->counts().has_value()) LearnRouting(info_.fingerprint, model_->config, *recorders_->counts());
+    if (learns_routing_ && recorders_->counts().has_value()) {
+      LearnRouting(info_.fingerprint, model_->config, *recorders_->counts());
+    }
     if (!correlation_path_.empty()) closed.Update(executor_->correlation()->Save(correlation_path_));
     return closed;
   }
@@ -156,6 +159,7 @@ class EngineImpl : public InstrumentedEngine {
   std::function<void(const AnswerPiece&)> piece_sink_;
   bool empty_prompts_ = false;
   bool shares_prefixes_ = true;
+  bool learns_routing_ = false;
   std::string correlation_path_;
   Communicator* communicator_ = nullptr;
   bool ranks_were_busy_ = false;
@@ -252,6 +256,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   // A network that replaces routers must see every token of a sequence.
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_ && !policy().schedule.replaces_routers;
   correlation_path_ = options.correlation_path;
+  learns_routing_ = options.learns_routing;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, info_,
                                                           communicator_ == nullptr ? 0 : communicator_->rank()));
@@ -274,6 +279,18 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   return absl::OkStatus();
+}
+
+LiveView EngineImpl::View() const {
+  LiveView view;
+  executor_->AddLocations(view);
+  if (const std::optional<RoutingCounts>& counts = recorders_->counts(); counts.has_value()) {
+    for (const std::vector<int64_t>& layer : counts->chosen) {
+      view.chosen.insert(view.chosen.end(), layer.begin(), layer.end());
+    }
+  }
+  view.parts = recorders_->parts();
+  return view;
 }
 
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {

@@ -364,6 +364,32 @@ MachineRates Executor::MeasureRates() {
   return rates;
 }
 
+void Executor::AddLocations(LiveView& view) const {
+  view.num_moe_layers = model_->config.num_moe_layers();
+  view.num_experts = model_->config.num_experts;
+  view.locations.assign(static_cast<size_t>(view.num_moe_layers * view.num_experts), ExpertLocation::kDisk);
+  if (experts_.dram == nullptr) return;
+  const auto location_of = [&](ExpertKey key) {
+    if (experts_.device != nullptr && experts_.device->HasArrived(key)) return ExpertLocation::kDevice;
+    if (experts_.dram->HasArrived(key)) {
+      return experts_.dram->is_pinned(key) ? ExpertLocation::kDramPinned : ExpertLocation::kDram;
+    }
+    const bool arrives =
+        experts_.dram->IsPresent(key) || (experts_.device != nullptr && experts_.device->IsPresent(key));
+    return arrives ? ExpertLocation::kArriving : ExpertLocation::kDisk;
+  };
+  const ExpertLayouts& layouts = experts_.dram->layouts();
+  int64_t first = 0;
+  for (int64_t layer_idx = 0; layer_idx < std::ssize(model_->config.layer_has_experts); ++layer_idx) {
+    if (!model_->config.layer_has_experts[layer_idx]) continue;
+    for (int64_t expert_idx = 0; expert_idx < view.num_experts; ++expert_idx) {
+      const ExpertKey key = layouts.KeyOf(layer_idx, expert_idx);
+      if (key != kNoExpert) view.locations[first + expert_idx] = location_of(key);
+    }
+    first += view.num_experts;
+  }
+}
+
 void Executor::UpdateStats(EngineStats& stats) const {
   stats.lanes.clear();
   const std::vector<LaneUsage> lanes = runtime_.Usage();

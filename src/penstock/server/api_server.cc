@@ -14,6 +14,7 @@
 #include "penstock/base/version.h"
 #include "penstock/job/stats.h"
 #include "penstock/server/batch_store.h"
+#include "penstock/server/live.h"
 #include "penstock/server/openai_writers.h"
 
 namespace penstock::server {
@@ -115,6 +116,7 @@ ApiServer::ApiServer(ApiOptions options) : options_(std::move(options)), created
   add({.method = "GET", .path = "/health", .is_public = true, .needs_engine = false}, &ApiServer::Health);
   add({.method = "GET", .path = "/version", .is_public = true, .needs_engine = false}, &ApiServer::GetVersion);
   add({.method = "GET", .path = "/metrics"}, &ApiServer::GetMetrics);
+  add({.method = "GET", .path = "/live"}, &ApiServer::GetLive);
   add({.method = "GET", .path = "/v1/models"}, &ApiServer::ListModels);
   add({.method = "GET", .path = "/v1/models/*"}, &ApiServer::GetModel);
   add({.method = "POST", .path = "/tokenize"}, &ApiServer::Tokenize);
@@ -236,6 +238,16 @@ void ApiServer::GetMetrics(const std::shared_ptr<Exchange>& exchange) {
   response.body = metrics_.Text(engine.model(), engine.memory_plan(), service_->Snapshot(),
                                 num_connections_ ? num_connections_() : 0, ResidentBytes());
   exchange->Respond(std::move(response));
+}
+
+void ApiServer::GetLive(const std::shared_ptr<Exchange>& exchange) {
+  const Engine& engine = service_->engine();
+  const EngineSnapshot snapshot = service_->Snapshot();
+  json::object live = LiveObject(service_->View(), snapshot, engine.memory_plan());
+  live["model"] = ModelObject();
+  live["predicted_tokens_per_s"] = options_.predicted_tokens_per_s;
+  live["memory_used_bytes"] = ResidentBytes();
+  RespondJson(*exchange, live);
 }
 
 json::object ApiServer::ModelObject() const {

@@ -32,6 +32,7 @@ struct ApiOptions {
   bool allows_cors = false;            // answers browsers that ask whether they may send requests
   std::optional<int64_t> max_waiting;  // besides those with a place, further ones get status 429; default: 16 a place
   SamplingOverrides sampling;          // where requests say nothing
+  double predicted_tokens_per_s = 0;   // the plan's; 0: there is none
   std::optional<std::string> system = {};  // system message of chats that have none
 };
 
@@ -82,6 +83,7 @@ class ApiServer : public RequestHandler {
   void Health(const std::shared_ptr<Exchange>& exchange);
   void GetVersion(const std::shared_ptr<Exchange>& exchange);
   void GetMetrics(const std::shared_ptr<Exchange>& exchange);
+  void GetLive(const std::shared_ptr<Exchange>& exchange);
   void ListModels(const std::shared_ptr<Exchange>& exchange);
   void GetModel(const std::shared_ptr<Exchange>& exchange);
   void Tokenize(const std::shared_ptr<Exchange>& exchange);

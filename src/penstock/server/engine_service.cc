@@ -41,6 +41,13 @@ EngineSnapshot EngineService::Snapshot() const {
   return snapshot;
 }
 
+LiveView EngineService::View() {
+  const std::lock_guard lock(mutex_);
+  wants_view_ = true;
+  wake_.notify_one();
+  return view_;
+}
+
 absl::Status EngineService::status() const {
   const std::lock_guard lock(mutex_);
   return status_;
@@ -61,7 +68,7 @@ void EngineService::Run() {
     std::vector<Order> orders;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return is_stopping_ || !orders_.empty() || (works && !engine_->idle()); });
+      wake_.wait(lock, [&] { return is_stopping_ || wants_view_ || !orders_.empty() || (works && !engine_->idle()); });
       orders.swap(orders_);
       if (is_stopping_) {
         lock.unlock();
@@ -135,6 +142,7 @@ void EngineService::FailAll(const absl::Status& status) {
 
 void EngineService::TakeSnapshot() {
   const std::lock_guard lock(mutex_);
+  if (std::exchange(wants_view_, false)) view_ = engine_->View();
   snapshot_.stats = engine_->stats();
   snapshot_.num_running = engine_->num_running();
   snapshot_.num_waiting = engine_->num_waiting();

@@ -53,6 +53,8 @@ class EngineService {
   Ticket Submit(Request request, std::shared_ptr<AnswerListener> listener);
   void Cancel(Ticket ticket);
   EngineSnapshot Snapshot() const;
+  // Returns a look at the engine between two steps: the last one that the engine's thread took. Asks for the next one.
+  LiveView View();
   // The fault that ended the engine; OK while it works.
   absl::Status status() const;
 
@@ -91,6 +93,8 @@ class EngineService {
   bool is_stopping_ = false;
   absl::Status status_;
   EngineSnapshot snapshot_;
+  LiveView view_;
+  bool wants_view_ = true;
   std::optional<Clock::time_point> step_start_;
 
   std::thread thread_;

@@ -50,7 +50,8 @@ class MessageConverter {
       } else if (role == "system") {
         AddSystem(*content);
       } else {
-        return Fail("messages", fmt::format("a message has the role \"{}\"; expected user or assistant", Excerpt(role)));
+        return Fail("messages",
+                    fmt::format("a message has the role \"{}\"; expected user or assistant", Excerpt(role)));
       }
     }
   }
@@ -127,9 +128,8 @@ class MessageConverter {
         calls.push_back(json::object{
             {"id", TextOf(reader, "id")},
             {"type", "function"},
-            {"function",
-             json::object{{"name", TextOf(reader, "name")},
-                          {"arguments", input == nullptr ? "{}" : std::string(json::serialize(*input))}}}});
+            {"function", json::object{{"name", TextOf(reader, "name")},
+                                      {"arguments", input == nullptr ? "{}" : std::string(json::serialize(*input))}}}});
       } else if (type != "redacted_thinking") {
         FailBlock(type);
       }
@@ -201,8 +201,9 @@ void AddThinking(FieldReader& fields, const json::value& thinking, json::object&
 
 // The fields of /v1/messages that mean the same under another or the same name.
 constexpr std::pair<std::string_view, std::string_view> kSameFields[] = {
-    {"model", "model"}, {"max_tokens", "max_tokens"}, {"temperature", "temperature"}, {"top_p", "top_p"},
-    {"top_k", "top_k"}, {"stop_sequences", "stop"},   {"seed", "seed"}};
+    {"model", "model"}, {"max_tokens", "max_tokens"}, {"temperature", "temperature"},
+    {"top_p", "top_p"}, {"top_k", "top_k"},           {"stop_sequences", "stop"},
+    {"seed", "seed"}};
 
 class MessagesWriter : public AnswerWriter {
  public:
@@ -214,9 +215,10 @@ class MessagesWriter : public AnswerWriter {
         blocks_({.begin = [this](size_t index, const AnswerBlock& block) { BeginBlock(index, block); },
                  .grow = [this](size_t index, const AnswerBlock& block,
                                 const std::string& text) { GrowBlock(index, block, text); },
-                 .end = [this](size_t index, const AnswerBlock&) {
-                   Append("content_block_stop", {{"index", index}});
-                 }}) {}
+                 .end =
+                     [this](size_t index, const AnswerBlock&) {
+                       Append("content_block_stop", {{"index", index}});
+                     }}) {}
 
   ApiStyle style() const override { return ApiStyle::kAnthropic; }
   std::string_view Ping() const override { return "event: ping\ndata: {\"type\":\"ping\"}\n\n"; }
@@ -252,8 +254,7 @@ class MessagesWriter : public AnswerWriter {
   }
   void End(std::span<const RequestResult> results, int64_t num_shared_tokens, std::string& out) override {
     out_ = &out;
-    Append("message_delta",
-           {{"delta", stop_}, {"usage", Usage(num_shared_tokens, results[0].completion_tokens)}});
+    Append("message_delta", {{"delta", stop_}, {"usage", Usage(num_shared_tokens, results[0].completion_tokens)}});
     Append("message_stop", {});
   }
   void Fail(const ApiError& error, std::string& out) override {
@@ -285,13 +286,13 @@ class MessagesWriter : public AnswerWriter {
 
   json::object EmptyBlock(const AnswerBlock& block) const {
     switch (block.kind) {
-      case BlockKind::kReasoning:
-        return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+      case BlockKind::kReasoning: return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
       case BlockKind::kCall:
-        return {{"type", "tool_use"}, {"id", IdOf(block)}, {"name", ReplaceInvalidUtf8(block.name)},
+        return {{"type", "tool_use"},
+                {"id", IdOf(block)},
+                {"name", ReplaceInvalidUtf8(block.name)},
                 {"input", json::object()}};
-      case BlockKind::kText:
-        break;
+      case BlockKind::kText: break;
     }
     return {{"type", "text"}, {"text", ""}};
   }
@@ -310,11 +311,10 @@ class MessagesWriter : public AnswerWriter {
   }
   void GrowBlock(size_t index, const AnswerBlock& block, const std::string& piece) {
     const std::string text = ReplaceInvalidUtf8(piece);
-    const json::object delta = block.kind == BlockKind::kReasoning
-                                   ? json::object{{"type", "thinking_delta"}, {"thinking", text}}
-                               : block.kind == BlockKind::kCall
-                                   ? json::object{{"type", "input_json_delta"}, {"partial_json", text}}
-                                   : json::object{{"type", "text_delta"}, {"text", text}};
+    const json::object delta =
+        block.kind == BlockKind::kReasoning ? json::object{{"type", "thinking_delta"}, {"thinking", text}}
+        : block.kind == BlockKind::kCall    ? json::object{{"type", "input_json_delta"}, {"partial_json", text}}
+                                            : json::object{{"type", "text_delta"}, {"text", text}};
     Append("content_block_delta", {{"index", index}, {"delta", delta}});
   }
   void Append(std::string_view type, json::object fields) {
@@ -394,10 +394,9 @@ void AddMessagesRoutes(ApiServer& api) {
                 .generates = true});
   api.AddRoute({.method = "POST",
                 .path = "/v1/messages/count_tokens",
-                .handler =
-                    [&api](const std::shared_ptr<Exchange>& exchange) {
-                      if (const auto error = CountTokens(api, *exchange)) api.RespondError(*exchange, *error);
-                    }});
+                .handler = [&api](const std::shared_ptr<Exchange>& exchange) {
+                  if (const auto error = CountTokens(api, *exchange)) api.RespondError(*exchange, *error);
+                }});
 }
 
 }  // namespace penstock::server

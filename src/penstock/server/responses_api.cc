@@ -157,7 +157,8 @@ void RefuseFields(FieldReader& fields) {
     if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; leave it out");
   }
   for (const std::string_view name : {"store", "background"}) {
-    if (fields.Bool(name).value_or(false)) fields.Fail("unsupported", name, "responses are not stored; set it to false");
+    if (fields.Bool(name).value_or(false))
+      fields.Fail("unsupported", name, "responses are not stored; set it to false");
   }
   if (fields.Text("truncation").value_or("disabled") != "disabled") {
     fields.Fail("unsupported", "truncation", "only \"disabled\" is supported");
@@ -255,17 +256,18 @@ class ResponsesWriter : public AnswerWriter {
     if (!is_complete) response_["incomplete_details"] = json::object{{"reason", "max_output_tokens"}};
     response_["output"] = std::move(output);
     const RequestResult& result = results[0];
-    response_["usage"] = json::object{
-        {"input_tokens", result.prompt_tokens},
-        {"input_tokens_details", json::object{{"cached_tokens", num_shared_tokens}}},
-        {"output_tokens", result.completion_tokens},
-        {"output_tokens_details", json::object{{"reasoning_tokens", 0}}},
-        {"total_tokens", result.prompt_tokens + result.completion_tokens}};
+    response_["usage"] = json::object{{"input_tokens", result.prompt_tokens},
+                                      {"input_tokens_details", json::object{{"cached_tokens", num_shared_tokens}}},
+                                      {"output_tokens", result.completion_tokens},
+                                      {"output_tokens_details", json::object{{"reasoning_tokens", 0}}},
+                                      {"total_tokens", result.prompt_tokens + result.completion_tokens}};
     return is_complete;
   }
 
   std::string IdOf(size_t index, const AnswerBlock& block) const {
-    const std::string_view prefix = block.kind == BlockKind::kReasoning ? "rs" : block.kind == BlockKind::kCall ? "fc" : "msg";
+    const std::string_view prefix = block.kind == BlockKind::kReasoning ? "rs"
+                                    : block.kind == BlockKind::kCall    ? "fc"
+                                                                        : "msg";
     return fmt::format("{}_{:016x}{:02x}", prefix, head_.number, index);
   }
 
@@ -279,7 +281,8 @@ class ResponsesWriter : public AnswerWriter {
   json::object TextPart(const AnswerBlock& block, std::span<const TokenLogprobs> logprobs) const {
     const std::string text = ReplaceInvalidUtf8(block.text);
     if (block.kind == BlockKind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
-    return {{"type", "output_text"}, {"text", text}, {"annotations", json::array()}, {"logprobs", LogprobsOf(logprobs)}};
+    return {
+        {"type", "output_text"}, {"text", text}, {"annotations", json::array()}, {"logprobs", LogprobsOf(logprobs)}};
   }
 
   json::object Item(size_t index, const AnswerBlock& block, std::string_view status,
@@ -386,9 +389,9 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
   FieldReader fields(body, "");
   json::object chat;
   for (const auto& [name, chat_name] :
-       {std::pair("model", "model"), std::pair("max_output_tokens", "max_tokens"), std::pair("temperature", "temperature"),
-        std::pair("top_p", "top_p"), std::pair("seed", "seed"), std::pair("stop", "stop"),
-        std::pair("parallel_tool_calls", "parallel_tool_calls")}) {
+       {std::pair("model", "model"), std::pair("max_output_tokens", "max_tokens"),
+        std::pair("temperature", "temperature"), std::pair("top_p", "top_p"), std::pair("seed", "seed"),
+        std::pair("stop", "stop"), std::pair("parallel_tool_calls", "parallel_tool_calls")}) {
     if (const json::value* value = fields.Find(name)) chat[chat_name] = *value;
   }
   if (const json::value* top = fields.Find("top_logprobs"); top != nullptr && *top != json::value(0)) {

@@ -17,6 +17,8 @@ int64_t NumRanked(const ModelConfig& config) {
   return std::min(config.num_experts, std::max(kRankedExperts, 2 * config.num_topk));
 }
 
+bool CountsChoices(const EngineOptions& options) { return options.learns_routing || options.live_view; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions& options, const ModelConfig& config,
@@ -35,6 +37,10 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
     PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, recorders->title_));
     sinks.push_back(recorders->timeline_.get());
   }
+  if (options.live_view) {
+    recorders->parts_ = std::make_unique<PartTimes>();
+    sinks.push_back(recorders->parts_.get());
+  }
   if (!sinks.empty()) recorders->sinks_ = std::make_unique<TaskSinks>(std::move(sinks));
   if (options.routing_path.empty() && options.routing_scores) {
     return UsageError("--record-scores: give --record-routing FILE, too");
@@ -43,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
   if (!options.routing_path.empty() && num_moe_layers == 0) {
     return UsageError("--record-routing: the model has no experts");
   }
-  if (options.learns_routing && num_moe_layers > 0) recorders->counts_.emplace(num_moe_layers, config.num_experts);
+  if (CountsChoices(options) && num_moe_layers > 0) recorders->counts_.emplace(num_moe_layers, config.num_experts);
   if (options.routing_path.empty() && !recorders->counts_.has_value()) return recorders;
   recorders->records_.resize(num_moe_layers);
   int64_t moe_layer = 0;
@@ -72,7 +78,7 @@ uint64_t Recorders::MemoryBytes(const EngineOptions& options, const ModelConfig&
   if (!options.trace_path.empty()) bytes += kMiB;
   // The page is written as one string, with up to 200 bytes for each task.
   if (!options.trace_html_path.empty()) bytes += kTimelineTasks * 300;
-  if (options.learns_routing) {
+  if (CountsChoices(options)) {
     bytes += static_cast<uint64_t>(config.num_moe_layers() * config.num_experts) * sizeof(int64_t);
     if (options.routing_path.empty()) {
       bytes += static_cast<uint64_t>(max_rows * config.num_moe_layers() * config.num_topk) * sizeof(int32_t);

@@ -15,6 +15,7 @@
 #include "penstock/routing/routing_counts.h"
 #include "penstock/routing/routing_trace.h"
 #include "penstock/trace/chrome_trace.h"
+#include "penstock/trace/part_times.h"
 #include "penstock/trace/task_sinks.h"
 #include "penstock/trace/timeline.h"
 
@@ -38,8 +39,11 @@ class Recorders {
   // Returns whether scores are recorded, and the choices that the gates of the next layers would have made.
   bool records_scores() const { return header_.num_ranked > 0; }
 
-  // Returns the choices so far; nothing unless EngineOptions::learns_routing asks for them.
+  // Returns the choices so far; nothing unless EngineOptions::learns_routing or live_view asks for them.
   const std::optional<RoutingCounts>& counts() const { return counts_; }
+
+  // Returns the times of tasks so far; none unless EngineOptions::live_view asks for them.
+  std::vector<PartSeconds> parts() const { return parts_ == nullptr ? std::vector<PartSeconds>() : parts_->Totals(); }
 
   // Ends the files; kIo when one could not be written. REQUIRES: called once.
   absl::Status Close();
@@ -52,6 +56,7 @@ class Recorders {
   std::string title_;
   std::unique_ptr<ChromeTrace> trace_;
   std::unique_ptr<Timeline> timeline_;
+  std::unique_ptr<PartTimes> parts_;
   std::unique_ptr<TaskSinks> sinks_;
   std::unique_ptr<RoutingTraceWriter> routing_;
   std::optional<RoutingCounts> counts_;
