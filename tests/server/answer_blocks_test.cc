@@ -6,13 +6,15 @@
 namespace penstock::server {
 namespace {
 
-using Kind = AnswerDelta::Kind;
+using DeltaKind = AnswerDelta::Kind;
 
 std::string Told(const std::vector<AnswerDelta>& deltas) {
   std::string told;
-  BlockStream stream({.begin = [&](size_t index, const AnswerBlock& block) {
-                        told += "[" + std::to_string(index) + "rtc"[static_cast<size_t>(block.kind)] + block.name + ":";
-                      },
+  BlockStream stream({.begin =
+                          [&](size_t index, const AnswerBlock& block) {
+                            told +=
+                                "[" + std::to_string(index) + "rtc"[static_cast<size_t>(block.kind)] + block.name + ":";
+                          },
                       .grow = [&](size_t, const AnswerBlock&, const std::string& text) { told += text + ","; },
                       .end = [&](size_t, const AnswerBlock& block) { told += block.text + "]"; }});
   stream.Add(deltas);
@@ -21,10 +23,14 @@ std::string Told(const std::vector<AnswerDelta>& deltas) {
 }
 
 TEST(AnswerBlocks, EachKindIsABlock) {
-  EXPECT_EQ(Told({{Kind::kReasoning, "a"}, {Kind::kReasoning, "b"}, {Kind::kContent, ""}, {Kind::kContent, "c"}}),
+  EXPECT_EQ(Told({{DeltaKind::kReasoning, "a"},
+                  {DeltaKind::kReasoning, "b"},
+                  {DeltaKind::kContent, ""},
+                  {DeltaKind::kContent, "c"}}),
             "[0r:a,b,ab][1t:c,c]");
-  EXPECT_EQ(Told({{Kind::kCallBegin, "f", 0}, {Kind::kCallArguments, "{}", 0}, {Kind::kCallBegin, "g", 1}}),
-            "[0cf:{},{}][1cg:]");
+  EXPECT_EQ(
+      Told({{DeltaKind::kCallBegin, "f", 0}, {DeltaKind::kCallArguments, "{}", 0}, {DeltaKind::kCallBegin, "g", 1}}),
+      "[0cf:{},{}][1cg:]");
 }
 
 TEST(AnswerBlocks, AnEmptyAnswerIsAnEmptyText) {

@@ -120,7 +120,7 @@ absl::Status BatchStore::Put(Kind kind, const json::object& object) {
 absl::StatusOr<json::object> BatchStore::AddFile(const std::string& path, const std::string& id,
                                                  const std::string& name, const std::string& purpose) {
   std::error_code error;
-  const uint64_t num_bytes = std::filesystem::file_size(path, error);
+  const auto num_bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (!error) std::filesystem::rename(path, FilePath(id), error);
   if (error) return IoError("{}: {}", FilePath(id), error.message());
   const json::object object = {{"id", id},

@@ -146,8 +146,10 @@ void AddTextFormat(FieldReader& fields, const json::value& text, json::object& c
     chat["response_format"] = *format;
     return;
   }
-  json::object schema = *object;
-  schema.erase("type");
+  json::object schema;
+  for (const auto& [key, value] : *object) {
+    if (key != "type") schema[key] = value;
+  }
   chat["response_format"] = json::object{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
