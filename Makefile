@@ -2,7 +2,8 @@
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
 # make nightly: tidy, tsan, COMBINATIONS random policies and 500 of ranks under sanitizers, random plans, 300 faults and
-#     120 of ranks, from a new SEED each day; a wheel of the Python package, with lm-evaluation-harness; the papers' tables are as docs/paper-tables.md has them
+#     120 of ranks, from a new SEED each day; a wheel of the Python package, with lm-evaluation-harness; the papers'
+#     tables are as docs/paper-tables.md has them
 # make tsan: tests of the floors with threads under the thread sanitizer
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
 # make format: clang-format on all C++ and CUDA files

@@ -39,6 +39,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]  # without the end-of-sequence token
     finish_reason: Literal["stop", "length"]
+    stop_reason: str | None = None  # the stop text that ended it
     logprobs: list[dict[int, Logprob]] | None = None  # one for each token
     cumulative_logprob: float | None = None  # with logprobs
     answer: ChatAnswer | None = None  # of a chat
@@ -98,6 +99,7 @@ def _completion(index: int, choice: dict[str, Any], has_logprobs: bool) -> Compl
         answer = ChatAnswer(content, reasoning, [ToolCall(*call) for call in calls])
     return CompletionOutput(
         index=index, text=choice["text"], token_ids=choice["token_ids"], finish_reason=choice["finish_reason"],
+        stop_reason=choice["stop_reason"],
         logprobs=_logprobs(choice["logprobs"]) if has_logprobs else None,
         cumulative_logprob=sum(chosen[1] for chosen, _ in choice["logprobs"]) if has_logprobs else None, answer=answer)
 

@@ -94,6 +94,7 @@ nb::dict ChoiceDict(const ResultChoice& choice, const Result& result, const Engi
   dict["token_ids"] = IdList(completion.token_ids);
   dict["text"] = TextOf(completion.text);
   dict["finish_reason"] = completion.finish_reason == FinishReason::kStop ? "stop" : "length";
+  dict["stop_reason"] = completion.stop_text.empty() ? nb::none() : TextOf(completion.stop_text);
   dict["logprobs"] = LogprobList(completion.logprobs, engine);
   if (result.is_scored) {
     dict["score"] = nb::make_tuple(choice.score.logprob, choice.score.num_tokens, choice.score.is_greedy);

@@ -119,7 +119,7 @@ def test_stop_and_bad_words(llm):
     text = llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=40))[0].outputs[0].text
     stop = text.split()[3]
     stopped = llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=40, stop=stop))[0].outputs[0]
-    assert stopped.finish_reason == "stop" and stopped.text == text[:text.index(stop)]
+    assert stopped.finish_reason == "stop" and stopped.text == text[:text.index(stop)] and stopped.stop_reason == stop
     avoided = llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=40, bad_words=[stop]))[0].outputs[0].text
     assert avoided != text
 
