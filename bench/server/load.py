@@ -56,7 +56,7 @@ class Server:
 
 
 class Totals:
-    """What all clients saw."""
+    """Counts what all clients saw."""
 
     def __init__(self):
         self.statuses = {}

@@ -89,7 +89,7 @@ struct TokenLogprobs {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
-// What an answer has gained in a step. The spans are valid during the call that hands them out.
+// The tokens and text that an answer has gained in a step. The spans are valid during the call that hands them out.
 struct AnswerPiece {
   RequestId request_id = 0;
   std::span<const TokenId> token_ids;

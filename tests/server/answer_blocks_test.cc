@@ -1,7 +1,7 @@
 // Proves that deltas become blocks that begin, grow and end one after the other.
 #include <gtest/gtest.h>
 
-#include "penstock/server/answer_blocks.h"
+#include "penstock/server/api/answer_blocks.h"
 
 namespace penstock::server {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "penstock/server/metrics.h"
+#include "penstock/server/api/metrics.h"
 
 namespace penstock::server {
 namespace {

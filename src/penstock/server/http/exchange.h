@@ -90,7 +90,7 @@ class Exchange {
   std::shared_ptr<BodySink> sink_;
 };
 
-// What answers requests.
+// Answers requests.
 class RequestHandler {
  public:
   virtual ~RequestHandler() = default;

@@ -31,7 +31,7 @@ std::chrono::steady_clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// What all connections of a server share. The network's thread alone uses it, except what is atomic.
+// The state that all connections of a server share. The network's thread alone uses it, except what is atomic.
 struct Shared {
   HttpOptions options;
   RequestHandler& handler;
@@ -69,7 +69,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close();
   bool is_idle() const { return exchange_ == nullptr; }
 
-  // Of the exchange under way; they run on the network's thread.
+  // These serve the exchange under way, on the network's thread.
   void Respond(HttpResponse response);
   void RespondFile(const std::string& path, const std::string& content_type);
   void BeginStream(std::shared_ptr<StreamSource> source, const HttpHeaders& headers);

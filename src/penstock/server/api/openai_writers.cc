@@ -1,4 +1,4 @@
-#include "penstock/server/openai_writers.h"
+#include "penstock/server/api/openai_writers.h"
 
 #include <utility>
 

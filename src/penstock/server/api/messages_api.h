@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "penstock/server/api_server.h"
+#include "penstock/server/api/api_server.h"
 
 namespace penstock::server {
 

@@ -1,4 +1,4 @@
-#include "penstock/server/batch_store.h"
+#include "penstock/server/batches/batch_store.h"
 
 #include <algorithm>
 #include <cerrno>

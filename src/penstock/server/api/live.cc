@@ -1,4 +1,4 @@
-#include "penstock/server/live.h"
+#include "penstock/server/api/live.h"
 
 #include <chrono>
 

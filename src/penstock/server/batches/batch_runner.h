@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "penstock/job/job.h"
-#include "penstock/server/batch_store.h"
+#include "penstock/server/batches/batch_store.h"
 #include "penstock/server/engine_service.h"
 
 namespace penstock::server {

@@ -1,4 +1,4 @@
-#include "penstock/server/guest_engine.h"
+#include "penstock/server/batches/guest_engine.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "penstock/server/batch_runner.h"
+#include "penstock/server/batches/batch_runner.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/job/output_scan.h"
-#include "penstock/server/guest_engine.h"
+#include "penstock/server/batches/guest_engine.h"
 
 namespace penstock::server {
 namespace {

@@ -13,15 +13,15 @@
 
 #include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/prompt.h"
-#include "penstock/server/answering.h"
-#include "penstock/server/api_error.h"
+#include "penstock/server/api/answering.h"
+#include "penstock/server/api/api_error.h"
+#include "penstock/server/api/metrics.h"
 #include "penstock/server/engine_service.h"
 #include "penstock/server/http/exchange.h"
-#include "penstock/server/metrics.h"
 
 namespace penstock::server {
 
-// Of all prompts that wait; further requests get status 429.
+// All prompts that wait have at most these; further requests get status 429.
 inline constexpr int64_t kMaxWaitingTokens = 1 << 20;
 
 inline constexpr int64_t kWaitingForPlace = 16;

@@ -15,13 +15,13 @@
 #include "penstock/engine.h"
 #include "penstock/job/input/request_line.h"
 #include "penstock/job/result_line.h"
-#include "penstock/server/api_error.h"
+#include "penstock/server/api/api_error.h"
 #include "penstock/server/engine_service.h"
 #include "penstock/server/http/exchange.h"
 
 namespace penstock::server {
 
-// What a client gets of an answer since the last time.
+// The part of an answer that a client has not got yet.
 struct AnswerGain {
   std::string text = {};
   std::vector<TokenId> token_ids = {};
@@ -38,7 +38,7 @@ class AnswerWriter {
 
   // Return the response's body, when all answers are there.
   virtual std::string Body(std::span<const RequestResult> results, int64_t num_shared_tokens) = 0;
-  // Of a stream: its beginning; the next piece of an answer; its end; the end of all.
+  // These write a stream: its beginning, the next piece of an answer, the end of an answer, the end of all.
   virtual void Begin(std::string& out) = 0;
   virtual void Add(size_t choice_idx, const AnswerGain& gain, std::string& out) = 0;
   virtual void EndChoice(size_t choice_idx, const ResultChoice& choice, std::string& out) = 0;
@@ -53,11 +53,11 @@ class AnswerWriter {
 struct PromptWork {
   JobRequest request;
   Request engine_request;  // of the first answer; further ones differ in their seeds
-  // Of chats: one for each answer.
+  // They split the answers to a chat, one each.
   std::vector<std::unique_ptr<AnswerStream>> streams = {};
 };
 
-// What the server counts of a request that has ended.
+// Numbers of a request that has ended.
 struct AnsweringReport {
   bool is_good = false;
   FinishReason finish_reason = FinishReason::kStop;  // of the last answer

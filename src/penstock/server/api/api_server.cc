@@ -1,4 +1,4 @@
-#include "penstock/server/api_server.h"
+#include "penstock/server/api/api_server.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,9 +13,9 @@
 #include "penstock/base/text.h"
 #include "penstock/base/version.h"
 #include "penstock/job/stats.h"
-#include "penstock/server/batch_store.h"
-#include "penstock/server/live.h"
-#include "penstock/server/openai_writers.h"
+#include "penstock/server/api/live.h"
+#include "penstock/server/api/openai_writers.h"
+#include "penstock/server/batches/batch_store.h"
 
 namespace penstock::server {
 namespace {
@@ -56,7 +56,7 @@ void RespondJson(Exchange& exchange, const json::object& body) {
   exchange.Respond({.body = std::string(json::serialize(body))});
 }
 
-// What a completion's body says about its response, beside what a batch line may say.
+// The fields of a completion's body about its response; batch lines do not have them.
 struct ResponseFields {
   bool is_stream = false;
   bool shows_usage = false;

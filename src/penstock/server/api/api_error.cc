@@ -1,4 +1,4 @@
-#include "penstock/server/api_error.h"
+#include "penstock/server/api/api_error.h"
 
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"

@@ -1,4 +1,4 @@
-#include "penstock/server/answering.h"
+#include "penstock/server/api/answering.h"
 
 #include <algorithm>
 #include <iterator>

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "penstock/server/api_server.h"
+#include "penstock/server/api/api_server.h"
 
 namespace penstock::server {
 

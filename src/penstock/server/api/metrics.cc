@@ -1,4 +1,4 @@
-#include "penstock/server/metrics.h"
+#include "penstock/server/api/metrics.h"
 
 #include <algorithm>
 

@@ -64,7 +64,7 @@ class GuestEngine : public Engine {
     int64_t num_prompt_tokens = 0;
     bool has_begun = false;
   };
-  // What the engine's thread writes.
+  // The engine's thread writes it, too.
   struct State {
     std::mutex mutex;
     std::condition_variable has_finished;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
-#include "penstock/server/answering.h"
+#include "penstock/server/api/answering.h"
 #include "penstock/server/engine_service.h"
 
 namespace penstock::server {

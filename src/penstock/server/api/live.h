@@ -1,4 +1,4 @@
-// What the live page shows, as JSON.
+// The numbers of the live page, as JSON.
 #pragma once
 
 #include "penstock/base/json.h"

@@ -1,12 +1,12 @@
-#include "penstock/server/messages_api.h"
+#include "penstock/server/api/messages_api.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/server/answer_blocks.h"
-#include "penstock/server/openai_writers.h"
+#include "penstock/server/api/answer_blocks.h"
+#include "penstock/server/api/openai_writers.h"
 
 namespace penstock::server {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "penstock/server/answering.h"
+#include "penstock/server/api/answering.h"
 
 namespace penstock::server {
 

@@ -1,4 +1,4 @@
-#include "penstock/server/batch_api.h"
+#include "penstock/server/batches/batch_api.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/server/multipart.h"
+#include "penstock/server/batches/multipart.h"
 
 namespace penstock::server {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "penstock/server/api_server.h"
-#include "penstock/server/batch_runner.h"
-#include "penstock/server/batch_store.h"
+#include "penstock/server/api/api_server.h"
+#include "penstock/server/batches/batch_runner.h"
+#include "penstock/server/batches/batch_store.h"
 
 namespace penstock::server {
 

@@ -1,4 +1,4 @@
-#include "penstock/server/multipart.h"
+#include "penstock/server/batches/multipart.h"
 
 #include <algorithm>
 #include <utility>

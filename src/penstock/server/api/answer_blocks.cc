@@ -1,4 +1,4 @@
-#include "penstock/server/answer_blocks.h"
+#include "penstock/server/api/answer_blocks.h"
 
 #include <utility>
 
