@@ -73,7 +73,8 @@ struct Request {
   // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. This is then at
   // least 1, and may lie directly behind the prompt.
   std::vector<TokenId> rivals = {};
-  // Requests with a higher priority get places first.
+  // Requests with a higher priority get places first, also places of running requests. These then wait, and go on later
+  // with the same answer.
   int priority = 0;
 };
 

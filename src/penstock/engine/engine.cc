@@ -117,6 +117,9 @@ class EngineImpl : public InstrumentedEngine {
             .num_encoded = sequence.num_encoded()};
   }
   void Admit();
+  // Takes the place of the running sequence with the lowest priority, if that is below `priority`: of several, from the
+  // one with the least to compute again.
+  bool PauseBelow(int priority);
   // Returns the state of a running sequence, after it has skipped what others have computed. A sequence waits if
   // another one will compute its next page in this step; `pages` are those that will be computed.
   absl::StatusOr<SequenceState> Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages);
@@ -311,15 +314,35 @@ bool EngineImpl::Cancel(RequestId id) {
   return true;
 }
 
+bool EngineImpl::PauseBelow(int priority) {
+  // A network that replaces routers has a state that depends on how a sequence was cut into passes.
+  if (policy().schedule.replaces_routers || running_.empty()) return false;
+  const auto cost = [](const std::unique_ptr<Sequence>& sequence) {
+    return std::pair(sequence->priority(), sequence->num_computed());
+  };
+  const auto least = std::ranges::min_element(running_, {}, cost);
+  if ((*least)->priority() >= priority) return false;
+  Sequence& sequence = **least;
+  sequence.kv()->Finish(sequence.token_ids(), sequence.num_computed());
+  sequence.Pause();
+  waiting_.AddPaused(std::move(*least));
+  running_.erase(least);
+  return true;
+}
+
 void EngineImpl::Admit() {
-  while (!waiting_.empty() && num_running() < policy().plan.batch_size) {
+  while (!waiting_.empty()) {
     const auto num_shared = [&](const Sequence& sequence) {
       return shares_prefixes_ ? KvSequence::NumShared(KvArgsOf(sequence)) : 0;
     };
     const size_t next = waiting_.Choose(num_shared);
     Sequence& sequence = waiting_[next];
-    std::optional<KvSequence> kv = KvSequence::Create(KvArgsOf(sequence));
-    if (!kv.has_value()) return;  // tries again after a running sequence released its pages
+    std::optional<KvSequence> kv;
+    if (num_running() < policy().plan.batch_size) kv = KvSequence::Create(KvArgsOf(sequence));
+    if (!kv.has_value()) {
+      if (PauseBelow(sequence.priority())) continue;
+      return;  // tries again after a running sequence released its place and its pages
+    }
     sequence.kv().emplace(*std::move(kv));
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;

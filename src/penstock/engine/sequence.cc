@@ -14,6 +14,7 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       num_prompt_tokens_(static_cast<int64_t>(request.prompt_ids.size())),
       num_encoded_(request.num_encoded),
       token_ids_(std::move(request.prompt_ids)),
+      num_to_prefill_(num_prompt_tokens_),
       history_(sampling_),
       decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)),
       first_scored_(request.first_scored),

@@ -40,8 +40,8 @@ class Sequence {
     num_shared_ += num_rows;
   }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
-  // Whether a part of the prompt is not yet computed.
-  bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
+  // Whether a part of the prompt is not yet computed; after a pause, also a part of the answer so far.
+  bool in_prefill() const { return num_computed_ < num_to_prefill_; }
   int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
   // Returns how many positions an encoder reads, and how many of them it has not read.
   int64_t num_encoded() const { return num_encoded_; }
@@ -60,17 +60,24 @@ class Sequence {
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
   // Returns the first row that the sequence must compute itself, for its logits.
   int64_t first_needed_row() const {
+    if (num_generated() > 0) return num_to_prefill_ - 1;
     return sampling_.prompt_logprobs < 0 ? num_prompt_tokens_ - 1 : std::max<int64_t>(first_scored_, 1) - 1;
   }
   // Whether log-probabilities are wanted in place of the prompt's token at `pos`, or directly behind the prompt.
   bool wants_prompt_logprobs(int64_t pos) const {
-    return sampling_.prompt_logprobs >= 0 && pos >= first_scored_ &&
+    return sampling_.prompt_logprobs >= 0 && num_generated() == 0 && pos >= first_scored_ &&
            (pos < num_prompt_tokens_ || (pos == first_scored_ && !rivals_.empty()));
   }
   // Returns the tokens whose log-probabilities are wanted at `pos`: the prompt's own, then rivals.
   std::vector<TokenId> scored_at(int64_t pos) const;
   // Takes the log-probabilities of these tokens.
   void SetPromptLogprobs(int64_t pos, std::vector<TokenLogprobs> logprobs);
+  // Gives up the place in the batch. All tokens so far are computed again when the sequence gets another one.
+  void Pause() {
+    kv_.reset();
+    num_computed_ = 0;
+    num_to_prefill_ = std::ssize(token_ids_);
+  }
   // Ends a sequence that only scores its prompt, once that is computed.
   void FinishIfOnlyScored() {
     if (sampling_.max_tokens == 0 && num_pending() == 0 && !finished_) Finish(FinishReason::kLength);
@@ -102,6 +109,7 @@ class Sequence {
   int64_t num_prompt_tokens_;
   int64_t num_encoded_;
   std::vector<TokenId> token_ids_;  // prompt and generated
+  int64_t num_to_prefill_;          // the prompt; after a pause, all tokens that there were
   int64_t num_computed_ = 0;
   int64_t num_shared_ = 0;  // rows among them that other sequences had computed
   TokenHistory history_;

@@ -5,10 +5,16 @@
 
 namespace penstock {
 
-void WaitingList::Add(std::unique_ptr<Sequence> sequence) {
+void WaitingList::Add(std::unique_ptr<Sequence> sequence) { Insert(std::move(sequence), /*is_first=*/false); }
+
+void WaitingList::AddPaused(std::unique_ptr<Sequence> sequence) { Insert(std::move(sequence), /*is_first=*/true); }
+
+void WaitingList::Insert(std::unique_ptr<Sequence> sequence, bool is_first) {
   num_tokens_ += sequence->num_prompt_tokens();
-  const auto place = std::ranges::find_if(
-      sequences_, [&](const auto& other) { return other->priority() < sequence->priority(); });
+  const int priority = sequence->priority();
+  const auto place = std::ranges::find_if(sequences_, [&](const auto& other) {
+    return other->priority() < priority || (is_first && other->priority() == priority);
+  });
   sequences_.insert(place, std::move(sequence));
 }
 

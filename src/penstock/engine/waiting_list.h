@@ -14,7 +14,9 @@ namespace penstock {
 
 class WaitingList {
  public:
+  // Adds a sequence behind those of its priority, or before them if it had a place.
   void Add(std::unique_ptr<Sequence> sequence);
+  void AddPaused(std::unique_ptr<Sequence> sequence);
   // Returns the index of the sequence that comes next, of which `num_shared` returns the tokens that are computed
   // already. REQUIRES: !empty().
   size_t Choose(absl::FunctionRef<int64_t(const Sequence&)> num_shared) const;
@@ -31,6 +33,8 @@ class WaitingList {
   const std::deque<std::unique_ptr<Sequence>>& sequences() const { return sequences_; }
 
  private:
+  void Insert(std::unique_ptr<Sequence> sequence, bool is_first);
+
   std::deque<std::unique_ptr<Sequence>> sequences_;
   int64_t num_tokens_ = 0;
   int64_t num_passed_over_ = 0;  // how often the first one has been passed over
