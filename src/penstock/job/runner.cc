@@ -179,10 +179,9 @@ absl::Status Runner::SubmitFurther() {
 
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   if (!active->request.choices.empty()) return SubmitScoredPrompt(active);
-  const bool is_chat = active->request.kind != RequestKind::kCompletion;
-  // An answer is split by the tools of its chat alone, so the messages need not stay.
-  const Chat tools(ChatParts{.messages = {}, .tools = active->request.chat.tools, .variables = {}});
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
+  std::optional<Chat> chat;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt,
+                            PromptOf(prompts_, active->request, active->answers, &chat));
   Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
   PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
   const uint64_t seed = active->sampling.seed;
@@ -194,7 +193,7 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
     // Each turn and each further answer has its own random stream.
     const int64_t stream = -static_cast<int64_t>(active->answers.size() + i);
     Request answer = request;
-    if (is_chat) active->streams.push_back(args_.engine.NewAnswerStream(prompt, tools));
+    if (chat.has_value()) active->streams.push_back(args_.engine.NewAnswerStream(prompt, *chat));
     if (stream != 0) answer.sampling.seed = RequestSeed(seed, stream);
     PENSTOCK_RETURN_IF_ERROR(SubmitAs(std::move(answer), active, i));
   }

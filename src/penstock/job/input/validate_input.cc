@@ -14,6 +14,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/chat/answer/tagged_arguments.h"
 #include "penstock/job/runner.h"
 #include "penstock/tensor/kv_block.h"
 
@@ -216,6 +217,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
     field_bytes += 2 * (sizeof(TokenId) * (word.size() + 1) + 48);
   if (parsed.request.sampling.logit_bias.has_value()) field_bytes += 8 * parsed.request.sampling.logit_bias->size();
   if (parsed.request.echoes_prompt) field_bytes += line.text.size();
+  field_bytes += ToolTypes(parsed.request.chat.tools).num_bytes();
   report.max_field_bytes = std::max(report.max_field_bytes, field_bytes);
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
