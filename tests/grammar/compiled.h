@@ -13,10 +13,10 @@ namespace penstock {
 
 // REQUIRES: the format is valid.
 inline std::shared_ptr<const Constraint> Compiled(const OutputFormat& format) {
-  auto automaton = grammar::CompileFormat(format);
-  EXPECT_TRUE(automaton.ok()) << Message(automaton.status());
-  PENSTOCK_CHECK(automaton.ok());
-  return std::make_shared<const Constraint>(format, *std::move(automaton), ByteTrie());
+  auto constraint = Constraint::Compile(format, ByteVocabulary());
+  EXPECT_TRUE(constraint.ok()) << Message(constraint.status());
+  PENSTOCK_CHECK(constraint.ok());
+  return *std::move(constraint);
 }
 
 }  // namespace penstock

@@ -89,9 +89,8 @@ TEST(ConstraintTest, AmbiguityIsBounded) {
 
 TEST(ConstraintTest, ForbidsTokensThatLoseASpaceAtTheStart) {
   const std::vector<std::string> texts = {"a", " a", ""};
-  const auto constraint = std::make_shared<const Constraint>(
-      OutputFormat{Kind::kRegex, " ?a"}, *grammar::CompileFormat({Kind::kRegex, " ?a"}),
-      std::make_shared<const grammar::TokenTrie>(texts));
+  const auto vocabulary = std::make_shared<const grammar::FormatVocabulary>(grammar::TokenTrie(texts));
+  const auto constraint = *Constraint::Compile({Kind::kRegex, " ?a"}, vocabulary);
   grammar::TokenMask mask(1, 0);
   ASSERT_TRUE(ConstraintState(constraint, true).AllowedTokens(mask).ok());
   EXPECT_EQ(mask[0], 0b011u);

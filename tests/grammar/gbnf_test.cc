@@ -7,7 +7,9 @@
 namespace penstock {
 namespace {
 
-std::shared_ptr<const Constraint> Gbnf(const std::string& text) { return Compiled({OutputFormat::Kind::kGrammar, text}); }
+std::shared_ptr<const Constraint> Gbnf(const std::string& text) {
+  return Compiled({OutputFormat::Kind::kGrammar, text});
+}
 
 std::string GbnfError(const std::string& text) {
   return Message(grammar::CompileFormat({OutputFormat::Kind::kGrammar, text}).status());

@@ -22,10 +22,10 @@ json::value Answer(const json::object& task) {
   const auto idx = std::ranges::find(kKinds, kind) - std::begin(kKinds);
   const OutputFormat format{.kind = static_cast<OutputFormat::Kind>(idx),
                             .text = std::string(View(task.at("text").get_string()))};
-  auto automaton = grammar::CompileFormat(format);
-  if (!automaton.ok()) return json::object{{"error", Message(automaton.status())}};
-  const int64_t num_states = automaton->num_states();
-  const auto constraint = std::make_shared<const Constraint>(format, *std::move(automaton), ByteTrie());
+  const auto compiled = Constraint::Compile(format, ByteVocabulary());
+  if (!compiled.ok()) return json::object{{"error", Message(compiled.status())}};
+  const std::shared_ptr<const Constraint>& constraint = *compiled;
+  const int64_t num_states = constraint->automaton().num_states();
   json::array samples, accepts;
   for (int64_t i = 0; i < task.at("num_samples").to_number<int64_t>(); ++i) {
     const auto text = RandomAnswer(constraint, task.at("seed").to_number<uint64_t>() + static_cast<uint64_t>(i));

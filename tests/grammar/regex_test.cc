@@ -37,8 +37,10 @@ TEST(RegexTest, ClassesHaveWhatPythonAndEcmaScriptShare) {
 }
 
 TEST(RegexTest, RefusesWhatAutomataCannotMatch) {
-  for (const char* pattern : {"(a)\\1", "(?=a)b", "(?<!a)b", "(?i)a", "\\bab", "a**", "*a", "a(b", "a)b", "[b-a]", "[", "\\p{L}",
-                              "a{3,2}", "a{,2}", "x$y", "a^b", "[]", "\\ud800", "a{99999999}", "[^\\d\\D]{2}[^\\x00-\\u{10ffff}]"}) {
+  for (const char* pattern : {"(a)\\1", "(?=a)b", "(?<!a)b", "(?i)a",       "\\bab",
+                              "a**",    "*a",     "a(b",     "a)b",         "[b-a]",
+                              "[",      "\\p{L}", "a{3,2}",  "a{,2}",       "x$y",
+                              "a^b",    "[]",     "\\ud800", "a{99999999}", "[^\\d\\D]{2}[^\\x00-\\u{10ffff}]"}) {
     EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, pattern}).ok()) << pattern;
   }
 }

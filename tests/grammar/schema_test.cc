@@ -24,10 +24,11 @@ void Check(const Case& test) {
 }
 
 TEST(SchemaTest, Objects) {
-  Check({R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}, "c": {"const": 1}}, "required": ["b"]})",
-         {R"({"b":null})", R"({"a":1,"b":[]})", "{\n  \"a\": 1, \"b\": {}, \"c\": 1 }", R"({"b":"x","c":1})"},
-         {"{}", R"({"a":1})", R"({"b":1,"a":1})", R"({"b":1,"d":1})", R"({"b":1,})", R"({,"b":1})", R"({"b":1,"c":2})",
-          "{  \"b\":1}", R"({"b" :1})"}});
+  Check(
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}, "c": {"const": 1}}, "required": ["b"]})",
+       {R"({"b":null})", R"({"a":1,"b":[]})", "{\n  \"a\": 1, \"b\": {}, \"c\": 1 }", R"({"b":"x","c":1})"},
+       {"{}", R"({"a":1})", R"({"b":1,"a":1})", R"({"b":1,"d":1})", R"({"b":1,})", R"({,"b":1})", R"({"b":1,"c":2})",
+        "{  \"b\":1}", R"({"b" :1})"}});
   Check({R"({"properties": {"a": {}}, "additionalProperties": {"type": "null"}, "maxProperties": 2, "type": "object"})",
          {R"({"a":1,"b":null})", "{}", R"({"aa":null,"b":null})"},
          {R"({"b":1})", R"({"b":null,"a":1})", R"({"a":1,"b":null,"c":null})"}});
@@ -49,7 +50,8 @@ TEST(SchemaTest, Arrays) {
              "minItems": 1, "maxItems": 4})",
          {"[1]", "[1,null]", "[1, null, true, false]", "[ 1,null,true ]"},
          {"[]", "[null]", "[1,true]", "[1,null,true,true,true]", "[1,]"}});
-  Check({R"({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 2000})", {"[1,2,3]"}, {"[1,2]"}});
+  Check(
+      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 2000})", {"[1,2,3]"}, {"[1,2]"}});
   Check({R"({"type": "array", "items": false})", {"[]"}, {"[1]"}});
 }
 
@@ -72,7 +74,9 @@ TEST(SchemaTest, Numbers) {
   Check({R"({"type": "number", "exclusiveMinimum": 0.5, "maximum": 2.25})",
          {"0.50001", "0.51", "1", "1.999", "2.25", "2.250", "2"},
          {"0.5", "0.50", "2.26", "2.250001", "0", "-1", "3"}});
-  Check({R"({"type": "number", "minimum": -1.5, "maximum": -0.25})", {"-1.5", "-1", "-0.25", "-0.3"}, {"-0.2", "-1.6", "0"}});
+  Check({R"({"type": "number", "minimum": -1.5, "maximum": -0.25})",
+         {"-1.5", "-1", "-0.25", "-0.3"},
+         {"-0.2", "-1.6", "0"}});
   Check({R"({"type": "integer", "multipleOf": 7, "minimum": 0})", {"0", "7", "14", "7000"}, {"8", "-7", "07"}});
   Check({R"({"type": "number"})", {"-1.5e-3", "0", "12", "1E5"}, {"1.", ".5", "1e999", "+1", "NaN"}});
   EXPECT_EQ(SchemaFault(R"({"type": "integer", "minimum": 9007199254740993, "maximum": -5})"), "no text matches it");
@@ -82,10 +86,11 @@ TEST(SchemaTest, Combinations) {
   Check({R"({"allOf": [{"type": ["integer", "string"]}, {"minimum": 3}, {"maxLength": 1}], "maximum": 4})",
          {"3", "4", R"("a")"},
          {"2", "5", R"("ab")", "3.5"}});
-  Check({R"({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "null"}}, "required": ["k"]},
+  Check(
+      {R"({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "null"}}, "required": ["k"]},
                        {"type": "object", "properties": {"k": {"const": "b"}, "y": {"type": "null"}}, "required": ["k"]}]})",
-         {R"({"k":"a","x":null})", R"({"k":"b","y":null})"},
-         {R"({"k":"a","y":null})", R"({"k":"c"})"}});
+       {R"({"k":"a","x":null})", R"({"k":"b","y":null})"},
+       {R"({"k":"a","y":null})", R"({"k":"c"})"}});
   Check({R"({"enum": [1, "a", null, {"x": [1.5]}, true], "type": ["integer", "string", "object"]})",
          {"1", R"("a")", R"({"x":[1.5]})"},
          {"null", "true", "2"}});
@@ -102,7 +107,8 @@ TEST(SchemaTest, NamesWhatItCannotHonour) {
   EXPECT_EQ(SchemaFault(R"({"oneOf": [{"type": "string"}, {"maxLength": 3}]})"),
             "#/oneOf: schemas 0 and 1 may both be valid, which is not supported; use anyOf");
   EXPECT_EQ(SchemaFault(R"({"$ref": "#/$defs/x"})"), "#/$ref: it refers to nothing");
-  EXPECT_EQ(SchemaFault(R"x({"type": "string", "pattern": "(?=a)"})x"), "#/pattern: column 3: look-around is not supported");
+  EXPECT_EQ(SchemaFault(R"x({"type": "string", "pattern": "(?=a)"})x"),
+            "#/pattern: column 3: look-around is not supported");
   EXPECT_EQ(SchemaFault("false"), "no text matches it");
   EXPECT_EQ(SchemaFault(R"({"type": "string", "format": "colour"})"), "#/format: the format colour is not supported");
 }
@@ -113,9 +119,10 @@ TEST(SchemaTest, TakesLargeSchemas) {
     properties += fmt::format(R"({}"property_{}": {{"type": "string", "maxLength": {}, "description": "a text"}})",
                               i == 0 ? "" : ", ", i, 2000 + i);
   }
-  Check({fmt::format(R"({{"type": "object", "properties": {{{}}}, "additionalProperties": false}})", properties).c_str(),
-         {"{}", R"({"property_7":"x","property_399":"y"})"},
-         {R"({"property_8":"x","property_7":"y"})"}});
+  Check(
+      {fmt::format(R"({{"type": "object", "properties": {{{}}}, "additionalProperties": false}})", properties).c_str(),
+       {"{}", R"({"property_7":"x","property_399":"y"})"},
+       {R"({"property_8":"x","property_7":"y"})"}});
   std::string nested = R"({"type": "string"})";
   for (int i = 0; i < 28; ++i) nested = fmt::format(R"({{"type": "array", "items": {}}})", nested);
   EXPECT_EQ(SchemaFault(nested), "");

@@ -14,17 +14,18 @@
 namespace penstock {
 
 // A vocabulary with one token for each byte, and a few longer ones.
-inline std::shared_ptr<const grammar::TokenTrie> ByteTrie() {
-  static const auto trie = [] {
+inline std::shared_ptr<const grammar::FormatVocabulary> ByteVocabulary() {
+  static const auto vocabulary = [] {
     std::vector<std::string> texts;
     for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
-    for (const char* text : {"\":", "\": ", "\",", "\"}", "{\"", "[{\"", "\"]}", "}}", "]]", "},", "abc", "true", "12", "\",\"",
-                             "\xC3\xA9", "\xF0\x9F\x98\x80", "\n  ", "null", "\": \"", "\\n"}) {
+    for (const char* text : {"\":",  "\": ", "\",",    "\"}",  "{\"", "[{\"",  "\"]}",     "}}",
+                             "]]",   "},",   "abc",    "true", "12",  "\",\"", "\xC3\xA9", "\xF0\x9F\x98\x80",
+                             "\n  ", "null", "\": \"", "\\n"}) {
       texts.emplace_back(text);
     }
-    return std::make_shared<const grammar::TokenTrie>(texts);
+    return std::make_shared<const grammar::FormatVocabulary>(grammar::TokenTrie(texts));
   }();
-  return trie;
+  return vocabulary;
 }
 
 // Draws tokens uniformly from the allowed ones, with a preference for those that close something. Returns nothing if

@@ -62,6 +62,9 @@ class EngineImpl : public InstrumentedEngine {
   ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
+  absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
+    return model_->CompileFormat(format);
+  }
   absl::StatusOr<RequestId> Submit(Request request) override;
   std::vector<RequestId> DropWaiting() override;
   void SetTextSink(std::function<void(RequestId, std::string_view)> sink) override { text_sink_ = std::move(sink); }
@@ -373,7 +376,8 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
   return SequenceState{
       .num_computed = sequence.num_computed(),
       .num_pending = sequence.num_pending(),
-      .in_prefill = sequence.in_prefill(),
+      // Tokens that a format forces are computed like a part of a prompt.
+      .in_prefill = sequence.in_prefill() || sequence.num_pending() > 1,
       .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second,
       .num_to_encode = sequence.num_to_encode()};
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/memory/kv_sequence.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/tokenizer/tokenizer.h"
@@ -48,7 +50,14 @@ class Sequence {
   // The pages of its KV entries, once it has a place in the batch.
   std::optional<KvSequence>& kv() { return kv_; }
 
-  // Takes a generated token that is not the end-of-sequence token.
+  // The state of the format that the answer follows; absent: there is none.
+  const std::optional<ConstraintState>& format() const { return format_; }
+  // Returns the next token if the format forces it, or -1. Without log-probabilities such tokens are appended at once,
+  // so that one pass computes them together. With them, each is computed by itself, and the tokens are the same.
+  TokenId forced_token() const { return forced_.empty() ? -1 : forced_.front(); }
+
+  // Takes a generated token that is not the end-of-sequence token. It must be allowed by the format. Tokens that the
+  // format then forces follow.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
   // Returns the first row that the sequence must compute itself, for its logits.
   int64_t first_needed_row() const {
@@ -83,6 +92,9 @@ class Sequence {
   Completion Release();
 
  private:
+  void AppendOne(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
+  // Finds the tokens that the format forces next.
+  void FindForced();
   void AddText(std::string_view piece);
   void Finish(FinishReason reason);
 
@@ -94,7 +106,10 @@ class Sequence {
   int64_t num_computed_ = 0;
   TokenHistory history_;
   std::optional<KvSequence> kv_;
+  const Tokenizer* tokenizer_;  // null: there is none
   std::optional<StreamDecoder> decoder_;
+  std::optional<ConstraintState> format_;
+  std::deque<TokenId> forced_;
   std::string text_;
   size_t num_given_bytes_ = 0;  // bytes of text_ that TakeFinalText() has returned
   int64_t first_scored_;

@@ -28,7 +28,10 @@ class AutomatonBuilder {
       PENSTOCK_RETURN_IF_ERROR(units_[unit].max == 0 ? AddRule(units_[unit]) : AddRepeat(units_[unit]));
     }
     for (StateCall& call : automaton_.calls_) call.callee = unit_start_[call.callee];
-    for (Automaton::Repeat& repeat : automaton_.repeats_) repeat.callee = unit_start_[repeat.callee];
+    for (Automaton::Repeat& repeat : automaton_.repeats_) {
+      repeat.callee = unit_start_[repeat.callee];
+      repeat.loop = unit_start_[repeat.loop];
+    }
     automaton_.start_ = unit_start_[0];
     PENSTOCK_RETURN_IF_ERROR(CheckLeftRecursion());
     automaton_.states_.shrink_to_fit();
@@ -38,14 +41,15 @@ class AutomatonBuilder {
   }
 
  private:
-  // The target of a call: a rule, or an expression (if rule < 0). With `max`, it is repeated. With `skips_empty` it does
-  // not match the empty text.
+  // The target of a call: a rule, or an expression (if rule < 0). With `max`, it is repeated. With `skips_empty` it
+  // does not match the empty text.
   struct Unit {
     RuleId rule = -1;
     ExprId expr = -1;
     int32_t min = 0;
     int32_t max = 0;
     bool skips_empty = false;
+    bool loops = false;  // matches `expr` once or more often
     auto operator<=>(const Unit&) const = default;
   };
 
@@ -64,7 +68,8 @@ class AutomatonBuilder {
     const bool may_be_empty = facts_.expr_is_empty[unit.expr];
     const int32_t callee = UnitOf({.expr = unit.expr, .skips_empty = may_be_empty});
     automaton_.states_.push_back({.repeat = static_cast<int32_t>(automaton_.repeats_.size())});
-    automaton_.repeats_.push_back({callee, may_be_empty ? 0 : unit.min, unit.max});
+    const int32_t loop = UnitOf({.expr = unit.expr, .loops = true});
+    automaton_.repeats_.push_back({callee, may_be_empty ? 0 : unit.min, unit.max, loop});
     return CheckSize();
   }
 
@@ -73,6 +78,7 @@ class AutomatonBuilder {
     nfa_ = &nfa;
     const int32_t start = nfa.AddState(), accept = nfa.AddState();
     PENSTOCK_RETURN_IF_ERROR(Build(unit.rule >= 0 ? grammar_.rule(unit.rule).expr : unit.expr, start, accept));
+    if (unit.loops) nfa.AddEmpty(accept, start);
     PENSTOCK_ASSIGN_OR_RETURN(Dfa dfa, Determinise(nfa, start, accept, kMaxGrammarStates, work_));
     const auto first = static_cast<int32_t>(automaton_.states_.size());
     if (unit.skips_empty) {
@@ -178,8 +184,8 @@ class AutomatonBuilder {
   }
 
   absl::Status BuildRef(RuleId rule, int32_t from, int32_t to) {
-    const bool is_copied = !facts_.rule_recurs[rule] && !grammar_.rule(rule).is_shared &&
-                           facts_.rule_size[rule] <= kMaxCopiedRule;
+    const bool is_copied =
+        !facts_.rule_recurs[rule] && !grammar_.rule(rule).is_shared && facts_.rule_size[rule] <= kMaxCopiedRule;
     if (is_copied) return Build(grammar_.rule(rule).expr, from, to);
     nfa_->AddCall(from, UnitOf({.rule = rule}), to);
     return absl::OkStatus();

@@ -38,14 +38,19 @@ class Automaton {
   struct Repeat {
     int32_t callee = 0;
     int32_t min = 0;
-    int32_t max = 0;  // perhaps kUnbounded
+    int32_t max = 0;   // perhaps kUnbounded
+    int32_t loop = 0;  // begins a rule that repeats without counting: once or more often
   };
 
   int32_t start() const { return start_; }
   const State& state(int32_t idx) const { return states_[idx]; }
   int64_t num_states() const { return static_cast<int64_t>(states_.size()); }
-  std::span<const ByteEdge> edges(const State& state) const { return {edges_.data() + state.first_edge, state.num_edges}; }
-  std::span<const StateCall> calls(const State& state) const { return {calls_.data() + state.first_call, state.num_calls}; }
+  std::span<const ByteEdge> edges(const State& state) const {
+    return {edges_.data() + state.first_edge, state.num_edges};
+  }
+  std::span<const StateCall> calls(const State& state) const {
+    return {calls_.data() + state.first_call, state.num_calls};
+  }
   const Repeat& repeat(const State& state) const { return repeats_[state.repeat]; }
 
   // Returns the state behind a byte, or -1.
@@ -55,6 +60,12 @@ class Automaton {
       if (byte <= edge.last) return byte >= edge.first ? edge.target : -1;
     }
     return -1;
+  }
+  // Whether the state has edges and nothing else, so that a thread simply stays on it. With `may_accept`, the rule may
+  // also end in it.
+  bool IsPlain(int32_t idx, bool may_accept = false) const {
+    const State& state = states_[idx];
+    return state.num_edges > 0 && (may_accept || !state.accepts) && state.num_calls == 0;
   }
   // Whether a rule ends in the state, and cannot go on.
   bool IsEnd(int32_t idx) const {

@@ -25,8 +25,7 @@ absl::StatusOr<Grammar> GrammarOf(const OutputFormat& format, Work& work) {
     case OutputFormat::Kind::kRegex: break;
   }
   Grammar grammar;
-  PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr,
-                            ParseRegex(format.text, RegexMatch::kWhole, Spelling::kUtf8, grammar));
+  PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, ParseRegex(format.text, RegexMatch::kWhole, Spelling::kUtf8, grammar));
   const RuleId root = grammar.AddRule("root");
   grammar.Define(root, expr);
   grammar.SetRoot(root);

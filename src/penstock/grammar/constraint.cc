@@ -1,7 +1,6 @@
 #include "penstock/grammar/constraint.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -13,8 +12,6 @@
 namespace penstock {
 namespace grammar {
 namespace {
-
-constexpr size_t kBitsPerWord = 64;
 
 // Follows all tokens below some nodes of the trie at once.
 class TrieWalk {
@@ -30,6 +27,23 @@ class TrieWalk {
       while (levels_.back().end <= i) Leave();
       const TokenTrie::Node node = nodes_[i];
       const size_t from = levels_.back().first_thread, to = threads_.size(), num_stacks = matcher_.stacks().size();
+      if (to - from == 1) {
+        // Most nodes continue one thread, or end it.
+        const int32_t next = matcher_.automaton().Next(threads_[from].state, static_cast<uint8_t>(node.byte));
+        if (next < 0) {
+          i += 1 + node.num_below;
+          continue;
+        }
+        const bool ends = threads_[from].stack == kNoStack && matcher_.automaton().state(next).accepts;
+        if (matcher_.automaton().IsPlain(next, ends)) {
+          visit(i, node, ends);
+          ++i;
+          if (node.num_below == 0) continue;
+          levels_.push_back({.end = i + node.num_below, .first_thread = to, .num_stacks = num_stacks});
+          threads_.push_back({next, threads_[from].stack});
+          continue;
+        }
+      }
       // Steps append to the same list, so they read a copy.
       from_.assign(threads_.begin() + static_cast<int64_t>(from), threads_.end());
       const bool complete = matcher_.Step(from_, static_cast<uint8_t>(node.byte), threads_);
@@ -68,64 +82,13 @@ class TrieWalk {
 
 }  // namespace
 
-CompactMask::CompactMask(std::span<const uint64_t> mask) {
-  size_t num_tokens = 0;
-  for (const uint64_t word : mask) num_tokens += static_cast<size_t>(std::popcount(word));
-  if (num_tokens * sizeof(TokenId) >= mask.size_bytes()) {
-    bits_.assign(mask.begin(), mask.end());
-    return;
-  }
-  few_.reserve(num_tokens);
-  for (size_t i = 0; i < mask.size(); ++i) {
-    for (uint64_t word = mask[i]; word != 0; word &= word - 1) {
-      few_.push_back(static_cast<TokenId>(i * kBitsPerWord + static_cast<size_t>(std::countr_zero(word))));
-    }
-  }
-}
-
-void CompactMask::AddTo(std::span<uint64_t> mask) const {
-  for (const TokenId id : few_) AddToken(mask, id);
-  for (size_t i = 0; i < bits_.size(); ++i) mask[i] |= bits_[i];
-}
-
-std::shared_ptr<const Part> MaskCache::FindPart(const Key& key) const {
-  const std::scoped_lock lock(mutex_);
-  const auto found = parts_.find(key);
-  return found == parts_.end() ? nullptr : found->second;
-}
-
-void MaskCache::AddPart(const Key& key, std::shared_ptr<const Part> part) {
-  const std::scoped_lock lock(mutex_);
-  Count(part->allowed.memory_bytes() + part->exits.capacity() * sizeof(uint32_t) + key.capacity() * sizeof(int32_t) +
-        sizeof(Part));
-  parts_.try_emplace(key, std::move(part));
-}
-
-bool MaskCache::AddMaskTo(const Key& key, std::span<uint64_t> mask) const {
-  const std::scoped_lock lock(mutex_);
-  const auto found = masks_.find(key);
-  if (found == masks_.end()) return false;
-  found->second.AddTo(mask);
-  return true;
-}
-
-void MaskCache::AddMask(const Key& key, CompactMask mask) {
-  const std::scoped_lock lock(mutex_);
-  Count(mask.memory_bytes() + key.capacity() * sizeof(int32_t) + sizeof(CompactMask));
-  masks_.try_emplace(key, std::move(mask));
-}
-
-void MaskCache::Count(uint64_t num_bytes) {
-  constexpr uint64_t kBytesPerEntry = 64;
-  if (num_bytes_ + num_bytes + kBytesPerEntry > kMaxMaskCacheBytes) {
-    parts_.clear();
-    masks_.clear();
-    num_bytes_ = 0;
-  }
-  num_bytes_ += num_bytes + kBytesPerEntry;
-}
-
 }  // namespace grammar
+
+absl::StatusOr<std::shared_ptr<const Constraint>> Constraint::Compile(
+    const OutputFormat& format, std::shared_ptr<const grammar::FormatVocabulary> vocabulary) {
+  PENSTOCK_ASSIGN_OR_RETURN(grammar::Automaton automaton, grammar::CompileFormat(format));
+  return std::shared_ptr<const Constraint>(new Constraint(format, std::move(automaton), std::move(vocabulary)));
+}
 
 using grammar::Frame;
 using grammar::Matcher;
@@ -137,6 +100,12 @@ ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint, b
   position_.complete = matcher_.Enter(constraint_->automaton().start(), grammar::kNoStack, position_.threads);
 }
 
+bool ConstraintState::IsFarFromLimits(const Frame& frame) const {
+  const grammar::Automaton::Repeat& repeat = matcher_.automaton().repeat(matcher_.automaton().state(frame.state));
+  const auto reach = static_cast<int32_t>(constraint_->trie().longest_token()) + 1;
+  return frame.count >= repeat.min && (repeat.max == grammar::kUnbounded || repeat.max - frame.count > reach);
+}
+
 // A count matters only if a token can reach one of its limits.
 int32_t ConstraintState::NearCount(const Frame& frame) const {
   const grammar::Automaton& automaton = constraint_->automaton();
@@ -145,12 +114,13 @@ int32_t ConstraintState::NearCount(const Frame& frame) const {
   const grammar::Automaton::Repeat& repeat = automaton.repeat(state);
   const auto reach = static_cast<int32_t>(constraint_->trie().longest_token()) + 1;
   if (frame.count < repeat.min) return repeat.min - frame.count > reach ? 0 : frame.count;
-  return repeat.max == grammar::kUnbounded || repeat.max - frame.count > reach ? repeat.min : frame.count;
+  return IsFarFromLimits(frame) ? repeat.min : frame.count;
 }
 
 grammar::MaskCache::Key ConstraintState::KeyOf() const {
   constexpr size_t kMaxKey = 1024;  // longer ones are not kept
   grammar::MaskCache::Key key;
+  key.push_back(constraint_->id());
   key.push_back(at_start_ ? 1 : 0);
   for (const Thread& thread : position_.threads) {
     key.push_back(thread.state);
@@ -166,29 +136,35 @@ grammar::MaskCache::Key ConstraintState::KeyOf() const {
   return key;
 }
 
-// The part of a thread has the calls that repeat directly around its state, and their counts.
+// The part of a thread has the calls that repeat directly around its state, and their counts. Where no token can reach
+// a limit of a count, the rule that loops without counting stands for it: its walk is much faster.
 std::shared_ptr<const grammar::Part> ConstraintState::PartOf(const Matcher& matcher, const Thread& thread,
                                                              StackId& outer) const {
+  const grammar::Automaton& automaton = matcher.automaton();
   std::vector<Frame> frames;
-  grammar::MaskCache::Key key = {thread.state};
+  Thread start{thread.state, grammar::kNoStack};
   for (outer = thread.stack; outer != grammar::kNoStack; outer = matcher.stacks().top(outer).parent) {
     Frame frame = matcher.stacks().top(outer);
-    if (matcher.automaton().state(frame.state).repeat < 0) break;
+    const grammar::Automaton::State& state = automaton.state(frame.state);
+    if (state.repeat < 0) break;
+    const bool is_first = frames.empty() && start.state == automaton.repeat(state).callee;
+    if (is_first && IsFarFromLimits(frame)) {
+      start.state = automaton.repeat(state).loop;
+      continue;
+    }
     frame.count = NearCount(frame);
     frames.push_back(frame);
-    key.push_back(frame.state);
-    key.push_back(frame.count);
   }
+  grammar::MaskCache::Key key = {constraint_->id(), start.state};
+  for (const Frame& frame : frames) key.insert(key.end(), {frame.state, frame.count});
   if (auto part = constraint_->cache().FindPart(key); part != nullptr) return part;
-  Matcher inner(constraint_->automaton());
-  StackId stack = grammar::kNoStack;
+  Matcher inner(automaton);
   for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
-    stack = inner.stacks().Push({frame->state, frame->count, stack});
+    start.stack = inner.stacks().Push({frame->state, frame->count, start.stack});
   }
   const grammar::TokenTrie& trie = constraint_->trie();
   auto part = std::make_shared<grammar::Part>();
   grammar::TokenMask allowed(grammar::MaskWords(trie.vocab_size()), 0);
-  const Thread start{thread.state, stack};
   const auto visit = [&](uint32_t i, const grammar::TokenTrie::Node& node, bool complete) {
     if (node.token >= 0) grammar::AddToken(allowed, node.token);
     if (complete && node.num_below > 0) part->exits.push_back(i);

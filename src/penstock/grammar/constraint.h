@@ -7,14 +7,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "penstock/grammar/mask_cache.h"
 #include "penstock/grammar/matcher.h"
 #include "penstock/grammar/token_trie.h"
 #include "penstock/output_format.h"
@@ -26,66 +25,34 @@ namespace grammar {
 // Translates a format into an automaton. kInput when it is invalid, not supported, or too large.
 absl::StatusOr<Automaton> CompileFormat(const OutputFormat& format);
 
-// A set of tokens: a list if there are few, and bits if there are many.
-class CompactMask {
- public:
-  CompactMask() = default;
-  explicit CompactMask(std::span<const uint64_t> mask);
-  void AddTo(std::span<uint64_t> mask) const;
-  uint64_t memory_bytes() const { return few_.capacity() * sizeof(TokenId) + bits_.capacity() * sizeof(uint64_t); }
-
- private:
-  std::vector<TokenId> few_;
-  TokenMask bits_;
-};
-
-// The tokens that are allowed at a state, as far as its own call decides.
-struct Part {
-  CompactMask allowed;
-  // The nodes of the trie behind which the call has ended. What is below them depends on the calls around it.
-  std::vector<uint32_t> exits;
-};
-
-// The masks and their parts that are known. It grows up to kMaxMaskCacheBytes, and is then begun again.
-class MaskCache {
- public:
-  using Key = std::vector<int32_t>;
-
-  std::shared_ptr<const Part> FindPart(const Key& key) const;
-  void AddPart(const Key& key, std::shared_ptr<const Part> part);
-  // Adds the kept mask to `mask`. Returns whether there is one.
-  bool AddMaskTo(const Key& key, std::span<uint64_t> mask) const;
-  void AddMask(const Key& key, CompactMask mask);
-
- private:
-  // Makes room. REQUIRES: mutex_ is held.
-  void Count(uint64_t num_bytes);
-
-  mutable std::mutex mutex_;
-  absl::flat_hash_map<Key, std::shared_ptr<const Part>> parts_;
-  absl::flat_hash_map<Key, CompactMask> masks_;
-  uint64_t num_bytes_ = 0;
-};
-
 }  // namespace grammar
 
 class Constraint {
  public:
-  Constraint(OutputFormat format, grammar::Automaton automaton, std::shared_ptr<const grammar::TokenTrie> trie)
-      : format_(std::move(format)), automaton_(std::move(automaton)), trie_(std::move(trie)) {}
+  // kInput when the format is invalid, not supported, or too large.
+  static absl::StatusOr<std::shared_ptr<const Constraint>> Compile(
+      const OutputFormat& format, std::shared_ptr<const grammar::FormatVocabulary> vocabulary);
 
   const OutputFormat& format() const { return format_; }
   const grammar::Automaton& automaton() const { return automaton_; }
-  const grammar::TokenTrie& trie() const { return *trie_; }
-  grammar::MaskCache& cache() const { return cache_; }
-  // Returns how many bytes it takes now; masks may add kMaxMaskCacheBytes.
-  uint64_t memory_bytes() const { return format_.text.capacity() + automaton_.memory_bytes(); }
+  const grammar::TokenTrie& trie() const { return vocabulary_->trie(); }
+  grammar::MaskCache& cache() const { return vocabulary_->cache(); }
+  int32_t id() const { return id_; }
+  // Returns how many bytes it takes without its vocabulary.
+  uint64_t memory_bytes() const { return sizeof(*this) + format_.text.capacity() + automaton_.memory_bytes(); }
 
  private:
+  Constraint(OutputFormat format, grammar::Automaton automaton,
+             std::shared_ptr<const grammar::FormatVocabulary> vocabulary)
+      : format_(std::move(format)),
+        automaton_(std::move(automaton)),
+        vocabulary_(std::move(vocabulary)),
+        id_(vocabulary_->cache().NewId()) {}
+
   OutputFormat format_;
   grammar::Automaton automaton_;
-  std::shared_ptr<const grammar::TokenTrie> trie_;
-  mutable grammar::MaskCache cache_;
+  std::shared_ptr<const grammar::FormatVocabulary> vocabulary_;
+  int32_t id_;
 };
 
 class ConstraintState {
@@ -109,6 +76,8 @@ class ConstraintState {
   void AddThread(grammar::Matcher& matcher, const grammar::Thread& thread, std::span<uint64_t> mask) const;
   std::shared_ptr<const grammar::Part> PartOf(const grammar::Matcher& matcher, const grammar::Thread& thread,
                                               grammar::StackId& outer) const;
+  // Whether no token reaches a limit of a count.
+  bool IsFarFromLimits(const grammar::Frame& frame) const;
   int32_t NearCount(const grammar::Frame& frame) const;
   grammar::MaskCache::Key KeyOf() const;
   void DropOldStacks();

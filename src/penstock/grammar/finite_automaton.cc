@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 
 namespace penstock::grammar {
 namespace {
@@ -41,12 +42,12 @@ class SubsetConstruction {
     std::ranges::sort(set);
     set.erase(std::unique(set.begin(), set.end()), set.end());
     PENSTOCK_RETURN_IF_ERROR(Close(set));
-    const auto [found, is_new] = ids_.try_emplace(set, static_cast<int32_t>(sets_.size()));
+    const auto [found, is_new] = ids_.try_emplace(std::move(set), static_cast<int32_t>(sets_.size()));
     if (is_new) {
       if (sets_.size() >= max_states_) return InputError("it has more than {} states; make it simpler", max_states_);
       dfa_.states.emplace_back();
-      dfa_.states.back().accepts = std::ranges::binary_search(set, accept_);
-      sets_.push_back(std::move(set));
+      dfa_.states.back().accepts = std::ranges::binary_search(found->first, accept_);
+      sets_.push_back(&found->first);
     }
     return found->second;
   }
@@ -54,7 +55,7 @@ class SubsetConstruction {
   absl::Status Expand(int32_t id) {
     std::vector<Edge> edges;
     std::map<int32_t, StateSet> targets_of_rule;
-    for (const int32_t state : sets_[id]) {
+    for (const int32_t state : *sets_[id]) {
       const Nfa::State& from = nfa_.state(state);
       edges.insert(edges.end(), from.edges.begin(), from.edges.end());
       for (const Call& call : from.calls) targets_of_rule[call.rule].push_back(call.target);
@@ -101,8 +102,8 @@ class SubsetConstruction {
   Work& work_;
   std::vector<uint32_t> mark_;
   uint32_t stamp_ = 0;
-  std::vector<StateSet> sets_;
-  absl::flat_hash_map<StateSet, int32_t> ids_;
+  absl::node_hash_map<StateSet, int32_t> ids_;
+  std::vector<const StateSet*> sets_;
   Dfa dfa_;
 };
 

@@ -12,9 +12,7 @@
 namespace penstock::grammar {
 namespace {
 
-bool IsOfName(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || IsDigit(c) || c == '-' || c == '_';
-}
+bool IsOfName(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || IsDigit(c) || c == '-' || c == '_'; }
 
 class GbnfParser {
  public:

@@ -56,7 +56,7 @@ struct Expr {
 
 struct Rule {
   std::string name;
-  ExprId expr = -1;  // -1: not defined yet
+  ExprId expr = -1;        // -1: not defined yet
   bool is_shared = false;  // never becomes a part of the rules that refer to it
 };
 
@@ -99,9 +99,9 @@ class Grammar {
 
 // Facts about each expression and rule, found before they become automata.
 struct GrammarFacts {
-  std::vector<bool> expr_matches, rule_matches;  // some text
+  std::vector<bool> expr_matches, rule_matches;    // some text
   std::vector<bool> expr_is_empty, rule_is_empty;  // matches the empty text, besides others
-  std::vector<int64_t> expr_size;  // states of an automaton, about; at most kMaxGrammarStates
+  std::vector<int64_t> expr_size;                  // states of an automaton, about; at most kMaxGrammarStates
   std::vector<int64_t> rule_size;
   std::vector<bool> rule_recurs;  // refers to itself, perhaps through others, or to such a rule
 };

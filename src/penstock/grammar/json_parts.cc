@@ -31,10 +31,11 @@ std::string JsonNumber(const json::value& number) {
 
 JsonParts::JsonParts(Grammar& grammar) : grammar_(grammar) {
   constexpr int32_t kMaxSpaces = 32, kMaxTabs = 8;
-  const ExprId indent = grammar.Choice({grammar.Repeat(grammar.Text(" "), 0, kMaxSpaces),
-                                        grammar.Repeat(grammar.Text("\t"), 1, kMaxTabs)});
+  const ExprId indent = grammar.Choice(
+      {grammar.Repeat(grammar.Text(" "), 0, kMaxSpaces), grammar.Repeat(grammar.Text("\t"), 1, kMaxTabs)});
   space_ = grammar.Named(
-      "space", grammar.Choice({grammar.Empty(), grammar.Text(" "), grammar.Sequence({grammar.Text("\n"), indent})}), true);
+      "space", grammar.Choice({grammar.Empty(), grammar.Text(" "), grammar.Sequence({grammar.Text("\n"), indent})}),
+      true);
   comma_ = grammar.Sequence({grammar.Text(","), space_});
   colon_ = grammar.Sequence({grammar.Text(":"), grammar.Optional(grammar.Text(" "))});
   character_ = AnyCharacter();
@@ -46,15 +47,15 @@ ExprId JsonParts::AnyCharacter() {
   };
   const auto one_of = [&](CodeSet set) { return grammar_.Set(std::move(set), Spelling::kUtf8); };
   const CodeSet plain = CodeSet({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}).Complement();
-  const CodeSet letters = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'}, {'f', 'f'},
-                           {'n', 'n'}, {'r', 'r'},   {'t', 't'}};
+  const CodeSet letters = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'},
+                           {'f', 'f'}, {'n', 'n'},   {'r', 'r'}, {'t', 't'}};
   const CodeSet d = {{'D', 'D'}, {'d', 'd'}};
-  const ExprId code = grammar_.Choice(
-      {grammar_.Sequence({one_of(HexDigits().Minus(d)), hex(3)}),
-       grammar_.Sequence({one_of(d), one_of({{'0', '7'}}), hex(2)}),
-       // Beyond U+FFFF a character is two surrogates, which only stand together.
-       grammar_.Sequence({one_of(d), one_of({{'8', '9'}, {'A', 'B'}, {'a', 'b'}}), hex(2), grammar_.Text("\\u"),
-                          one_of(d), one_of({{'C', 'F'}, {'c', 'f'}}), hex(2)})});
+  const ExprId code =
+      grammar_.Choice({grammar_.Sequence({one_of(HexDigits().Minus(d)), hex(3)}),
+                       grammar_.Sequence({one_of(d), one_of({{'0', '7'}}), hex(2)}),
+                       // Beyond U+FFFF a character is two surrogates, which only stand together.
+                       grammar_.Sequence({one_of(d), one_of({{'8', '9'}, {'A', 'B'}, {'a', 'b'}}), hex(2),
+                                          grammar_.Text("\\u"), one_of(d), one_of({{'C', 'F'}, {'c', 'f'}}), hex(2)})});
   const ExprId escape = grammar_.Choice({one_of(letters), grammar_.Sequence({grammar_.Text("u"), code})});
   return grammar_.Choice({one_of(plain), grammar_.Sequence({grammar_.Text("\\"), escape})});
 }
@@ -81,9 +82,9 @@ ExprId JsonParts::Digit() { return grammar_.Set({{'0', '9'}}, Spelling::kUtf8); 
 
 ExprId JsonParts::WholeNumber() {
   constexpr int32_t kMaxDigits = 20;
-  const ExprId natural =
-      grammar_.Choice({grammar_.Text("0"), grammar_.Sequence({grammar_.Set({{'1', '9'}}, Spelling::kUtf8),
-                                                              grammar_.Repeat(Digit(), 0, kMaxDigits - 1)})});
+  const ExprId natural = grammar_.Choice(
+      {grammar_.Text("0"),
+       grammar_.Sequence({grammar_.Set({{'1', '9'}}, Spelling::kUtf8), grammar_.Repeat(Digit(), 0, kMaxDigits - 1)})});
   return grammar_.Sequence({grammar_.Optional(grammar_.Text("-")), natural});
 }
 
@@ -97,12 +98,11 @@ ExprId JsonParts::Number() {
   if (number_ >= 0) return number_;
   const ExprId fraction = grammar_.Sequence({grammar_.Text("."), grammar_.Repeat(Digit(), 1, kMaxDigits)});
   const ExprId sign = grammar_.Set({{'+', '+'}, {'-', '-'}}, Spelling::kUtf8);
-  const ExprId exponent =
-      grammar_.Sequence({grammar_.Set({{'E', 'E'}, {'e', 'e'}}, Spelling::kUtf8), grammar_.Optional(sign),
-                         grammar_.Repeat(Digit(), 1, kMaxExponentDigits)});
+  const ExprId exponent = grammar_.Sequence({grammar_.Set({{'E', 'E'}, {'e', 'e'}}, Spelling::kUtf8),
+                                             grammar_.Optional(sign), grammar_.Repeat(Digit(), 1, kMaxExponentDigits)});
   return number_ = grammar_.Named(
-             "number",
-             grammar_.Sequence({WholeNumber(), grammar_.Optional(fraction), grammar_.Optional(exponent)}), true);
+             "number", grammar_.Sequence({WholeNumber(), grammar_.Optional(fraction), grammar_.Optional(exponent)}),
+             true);
 }
 
 void JsonParts::DefineAny() {

@@ -1,8 +1,8 @@
 // The parts of JSON texts as expressions of a grammar.
 //
-// White space is bounded, so that no answer can consist of it: after "{", "[" and "," and before "}" and "]" there may be
-// a space, or a line end with up to 32 spaces or 8 tabs; after ":" a space. Numbers have at most 20 digits before the
-// point, 20 after it, and an exponent of two digits.
+// White space is bounded, so that no answer can consist of it: after "{", "[" and "," and before "}" and "]" there may
+// be a space, or a line end with up to 32 spaces or 8 tabs; after ":" a space. Numbers have at most 20 digits before
+// the point, 20 after it, and an exponent of two digits.
 #pragma once
 
 #include <cstdint>

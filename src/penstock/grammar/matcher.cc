@@ -106,8 +106,7 @@ bool Matcher::Step(std::span<const Thread> from, uint8_t byte, std::vector<Threa
   if (from.size() == 1) {  // by far the most frequent case
     const int32_t next = automaton_->Next(from[0].state, byte);
     if (next < 0) return false;
-    const Automaton::State& state = automaton_->state(next);
-    if (!state.accepts && state.num_calls == 0 && state.repeat < 0) {
+    if (automaton_->IsPlain(next)) {
       threads.push_back({next, from[0].stack});
       return false;
     }

@@ -100,7 +100,8 @@ class RegexParser {
     if (At("{")) {
       const size_t close = text_.find('}', pos_);
       const std::string_view inside = text_.substr(pos_ + 1, close == std::string_view::npos ? 0 : close - pos_ - 1);
-      const bool is_repeat = !inside.empty() && std::ranges::all_of(inside, [](char c) { return IsDigit(c) || c == ','; });
+      const bool is_repeat =
+          !inside.empty() && std::ranges::all_of(inside, [](char c) { return IsDigit(c) || c == ','; });
       if (is_repeat) return Refuse("nothing to repeat before {{");
     }
     PENSTOCK_ASSIGN_OR_RETURN(CodeSet set, At("\\") ? ParseEscape() : ParseCharacter());
@@ -257,76 +258,10 @@ class RegexParser {
   size_t pos_ = 0;
 };
 
-// Adds the paths of an expression, with an edge for each range of code points.
-class CodePointBuilder {
- public:
-  CodePointBuilder(const Grammar& grammar, Work& work) : grammar_(grammar), work_(work) {}
-
-  absl::Status Build(ExprId id, int32_t from, int32_t to) {
-    const Expr& expr = grammar_.expr(id);
-    PENSTOCK_RETURN_IF_ERROR(work_.Spend(1));
-    if (nfa.size() > kMaxGrammarStates) return InputError("it is too large to be combined with other keywords");
-    switch (expr.kind) {
-      case Expr::Kind::kText: {
-        for (size_t pos = 0; pos < expr.text.size();) {
-          const DecodedRune rune = DecodeUtf8(expr.text, pos);
-          pos += static_cast<size_t>(rune.num_bytes);
-          const int32_t next = nfa.AddState();
-          nfa.AddEdge(from, rune.code_point, rune.code_point, next);
-          from = next;
-        }
-        nfa.AddEmpty(from, to);
-        return absl::OkStatus();
-      }
-      case Expr::Kind::kSet:
-        for (const CodeRange& range : expr.set.ranges()) nfa.AddEdge(from, range.first, range.last, to);
-        return absl::OkStatus();
-      case Expr::Kind::kSequence:
-        for (const ExprId part : expr.parts) {
-          const int32_t next = nfa.AddState();
-          PENSTOCK_RETURN_IF_ERROR(Build(part, from, next));
-          from = next;
-        }
-        nfa.AddEmpty(from, to);
-        return absl::OkStatus();
-      case Expr::Kind::kChoice:
-        for (const ExprId part : expr.parts) PENSTOCK_RETURN_IF_ERROR(Build(part, from, to));
-        return absl::OkStatus();
-      case Expr::Kind::kRepeat: return BuildRepeat(expr, from, to);
-      default: return absl::OkStatus();  // kNever; patterns have no others
-    }
-  }
-
-  Nfa nfa;
-
- private:
-  absl::Status BuildRepeat(const Expr& expr, int32_t from, int32_t to) {
-    const bool is_open = expr.max == kUnbounded;
-    for (int32_t i = 0; i < (is_open ? expr.min : expr.max); ++i) {
-      if (i >= expr.min) nfa.AddEmpty(from, to);
-      const int32_t next = nfa.AddState();
-      PENSTOCK_RETURN_IF_ERROR(Build(expr.parts[0], from, next));
-      from = next;
-    }
-    if (is_open) {
-      const int32_t loop = nfa.AddState();
-      nfa.AddEmpty(from, loop);
-      PENSTOCK_RETURN_IF_ERROR(Build(expr.parts[0], loop, loop));
-      from = loop;
-    }
-    nfa.AddEmpty(from, to);
-    return absl::OkStatus();
-  }
-
-  const Grammar& grammar_;
-  Work& work_;
-};
-
 }  // namespace
 
 absl::StatusOr<ExprId> ParseRegex(std::string_view pattern, RegexMatch match, Spelling spelling, Grammar& grammar) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Alternative> alternatives,
-                            RegexParser(pattern, spelling, grammar).Run());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Alternative> alternatives, RegexParser(pattern, spelling, grammar).Run());
   const ExprId anything = grammar.Repeat(grammar.Set(CodeSet::All(), spelling), 0, kUnbounded);
   std::vector<ExprId> all;
   for (const Alternative& alternative : alternatives) {
@@ -337,14 +272,6 @@ absl::StatusOr<ExprId> ParseRegex(std::string_view pattern, RegexMatch match, Sp
     all.push_back(grammar.Sequence(std::move(parts)));
   }
   return grammar.Choice(std::move(all));
-}
-
-absl::StatusOr<Dfa> CodePointDfa(const Grammar& grammar, ExprId expr, Work& work) {
-  CodePointBuilder builder(grammar, work);
-  const int32_t start = builder.nfa.AddState(), accept = builder.nfa.AddState();
-  PENSTOCK_RETURN_IF_ERROR(builder.Build(expr, start, accept));
-  PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, Determinise(builder.nfa, start, accept, kMaxPatternStates, work));
-  return Trim(dfa);
 }
 
 }  // namespace penstock::grammar

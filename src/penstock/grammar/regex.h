@@ -1,7 +1,8 @@
 // Regular expressions: the part of Python's and ECMAScript's that finite automata can match, and that both read alike.
 //
-// Classes, groups, alternatives, repetitions, \d \w \s, code points in UTF-8, and anchors at the ends of an alternative.
-// A lazy repetition matches the same texts as another one. Back references, look-around, flags, \b and \p are refused.
+// Classes, groups, alternatives, repetitions, \d \w \s, code points in UTF-8, and anchors at the ends of an
+// alternative. A lazy repetition matches the same texts as another one. Back references, look-around, flags, \b and \p
+// are refused.
 #pragma once
 
 #include <string_view>

@@ -7,7 +7,7 @@
 
 namespace penstock::grammar {
 
-absl::StatusOr<std::unique_ptr<const TokenTrie>> TokenTrie::Create(const Tokenizer& tokenizer, int64_t vocab_size) {
+absl::StatusOr<TokenTrie> TokenTrie::Create(const Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.cleans_spaces()) {
     return ModelError("output formats: the tokenizer removes spaces between tokens, so no text can be prescribed");
   }
@@ -26,9 +26,17 @@ absl::StatusOr<std::unique_ptr<const TokenTrie>> TokenTrie::Create(const Tokeniz
   size_t num_bytes = 0;
   for (const std::string& text : texts) num_bytes += text.size();
   if (num_bytes >= kMaxBytes) return ModelError("output formats: the vocabulary has {} bytes of text", num_bytes);
-  auto trie = std::make_unique<TokenTrie>(texts);
-  trie->changed_at_start_ = std::move(changed);
-  return std::unique_ptr<const TokenTrie>(std::move(trie));
+  TokenTrie trie(texts);
+  trie.changed_at_start_ = std::move(changed);
+  return trie;
+}
+
+uint64_t TokenTrie::MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size) {
+  uint64_t num_bytes = static_cast<uint64_t>(vocab_size) * (sizeof(uint32_t) + 1);
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    num_bytes += (sizeof(Node) + 1) * tokenizer.TokenText(id).size();
+  }
+  return num_bytes;
 }
 
 TokenTrie::TokenTrie(std::span<const std::string> texts) : changed_at_start_(MaskWords(std::ssize(texts)), 0) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,9 +27,11 @@ class TokenTrie {
     TokenId token = -1;  // -1: no token ends here
   };
 
-  // Reads the text of each token. Special tokens and tokens without text are left out. kModel if texts of this tokenizer
-  // are not those of their tokens, one after the other.
-  static absl::StatusOr<std::unique_ptr<const TokenTrie>> Create(const Tokenizer& tokenizer, int64_t vocab_size);
+  // Reads the text of each token. Special tokens and tokens without text are left out. kModel if texts of this
+  // tokenizer are not those of their tokens, one after the other.
+  static absl::StatusOr<TokenTrie> Create(const Tokenizer& tokenizer, int64_t vocab_size);
+  // Returns the maximum of memory_bytes().
+  static uint64_t MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size);
   // The same from texts: [vocab_size], empty for tokens that are left out.
   explicit TokenTrie(std::span<const std::string> texts);
 

@@ -182,6 +182,9 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
   Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
   PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
+  if (active->request.format.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(request.constraint, Compiled(*active->request.format));
+  }
   const uint64_t seed = active->sampling.seed;
   active->choices.clear();
   active->choices.resize(static_cast<size_t>(active->request.num_answers));
@@ -194,6 +197,18 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
     PENSTOCK_RETURN_IF_ERROR(SubmitAs(std::move(answer), active, i));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Constraint>> Runner::Compiled(const RequestFormat& format) {
+  constexpr size_t kMaxFormats = 4;
+  const auto found =
+      std::ranges::find(formats_, format.format, [](const auto& kept) -> const OutputFormat& { return kept.first; });
+  if (found != formats_.end()) return found->second;
+  absl::StatusOr<std::shared_ptr<const Constraint>> constraint = args_.engine.CompileFormat(format.format);
+  if (!constraint.ok()) return Annotate(constraint.status(), format.field);
+  if (formats_.size() >= kMaxFormats) formats_.pop_front();
+  formats_.emplace_back(format.format, *constraint);
+  return constraint;
 }
 
 absl::Status Runner::Submit(const std::shared_ptr<Active>& active) {

@@ -101,6 +101,8 @@ class Runner {
   absl::Status StartLine(const Line& line);
   // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
+  // Returns the compiled format. The last ones are kept, because many requests have the same.
+  absl::StatusOr<std::shared_ptr<const Constraint>> Compiled(const RequestFormat& format);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
   // Submits the prompt of a request with choices. Its last row scores their first tokens. Then choices of several
   // tokens wait in further_, from where the engine gets them as it has room. Only as many such requests are under way
@@ -134,6 +136,7 @@ class Runner {
   };
   int64_t num_scored_ = 0;  // requests with choices under way
   absl::flat_hash_map<RequestId, Place> active_;
+  std::deque<std::pair<OutputFormat, std::shared_ptr<const Constraint>>> formats_;  // the last that were compiled
   std::deque<Place> further_;  // choices that are not submitted yet
   ProgressCounts counts_;
 };

@@ -1,8 +1,8 @@
 // JSON Schema (draft 2020-12): translates a schema into a grammar of JSON texts that are valid under it.
 //
-// Each text of the grammar is valid; the grammar need not have all valid texts. Members come in the order of the schema.
-// An object has no members that the schema does not name, unless it says additionalProperties or names none. A keyword
-// that cannot be honoured is an error that names it and its place, and so is an unknown keyword.
+// Each text of the grammar is valid; the grammar need not have all valid texts. Members come in the order of the
+// schema. An object has no members that the schema does not name, unless it says additionalProperties or names none. A
+// keyword that cannot be honoured is an error that names it and its place, and so is an unknown keyword.
 #pragma once
 
 #include <string_view>

@@ -17,8 +17,9 @@ absl::StatusOr<Grammar> SchemaCompiler::Run() {
   grammar_.Define(root, ref);
   grammar_.SetRoot(root);
   while (!queue_.empty()) {
-    const auto [rule, parts] = std::move(queue_.front());
-    queue_.pop_front();
+    // The last one first: so fewer of them wait at once.
+    const auto [rule, parts] = std::move(queue_.back());
+    queue_.pop_back();
     PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, Compile(parts));
     grammar_.Define(rule, expr);
   }
@@ -27,7 +28,8 @@ absl::StatusOr<Grammar> SchemaCompiler::Run() {
 
 absl::StatusOr<ExprId> SchemaCompiler::RefTo(const SchemaParts& parts) {
   PENSTOCK_ASSIGN_OR_RETURN(std::optional<SchemaParts> flat, reader_.Flatten(parts));
-  PENSTOCK_RETURN_IF_ERROR(work_.Spend(flat.has_value() ? 16 * std::ssize(*flat) + 16 : 1));
+  constexpr int64_t kStepsPerPart = 128;  // a set of parts takes memory, too
+  PENSTOCK_RETURN_IF_ERROR(work_.Spend(flat.has_value() ? kStepsPerPart * (std::ssize(*flat) + 1) : 1));
   if (!flat.has_value()) return grammar_.Never();
   if (flat->empty()) return json_.Any();
   Key key;
@@ -118,9 +120,8 @@ absl::StatusOr<bool> SchemaCompiler::IsValid(const SchemaParts& parts, const jso
   }
   if (type != kArray && type != kObject) return true;
   constexpr std::string_view kOfArrays[] = {"items", "prefixItems", "minItems", "maxItems"};
-  constexpr std::string_view kOfObjects[] = {"properties",    "patternProperties", "additionalProperties",
-                                             "propertyNames", "required",          "minProperties",
-                                             "maxProperties"};
+  constexpr std::string_view kOfObjects[] = {"properties", "patternProperties", "additionalProperties", "propertyNames",
+                                             "required",   "minProperties",     "maxProperties"};
   for (const std::string_view keyword : type == kArray ? std::span<const std::string_view>(kOfArrays) : kOfObjects) {
     for (const SchemaPart& part : parts) {
       if (part.Find(keyword) == nullptr) continue;
@@ -156,8 +157,7 @@ CountRange CountsOf(const SchemaParts& parts, std::string_view min_keyword, std:
 }
 
 const SchemaPart& PartWith(const SchemaParts& parts, std::string_view keyword) {
-  const auto found =
-      std::ranges::find_if(parts, [&](const SchemaPart& part) { return part.Find(keyword) != nullptr; });
+  const auto found = std::ranges::find_if(parts, [&](const SchemaPart& part) { return part.Find(keyword) != nullptr; });
   return found == parts.end() ? parts[0] : *found;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -88,7 +87,7 @@ class SchemaCompiler {
   SchemaReader reader_;
   const json::value& root_;
   std::map<Key, RuleId> rules_;
-  std::deque<std::pair<RuleId, SchemaParts>> queue_;  // rules to define
+  std::vector<std::pair<RuleId, SchemaParts>> queue_;  // rules to define
   absl::flat_hash_map<std::string, Dfa> patterns_;
 };
 

@@ -40,8 +40,7 @@ Dfa MultiplesOf(int64_t divisor) {
 }
 
 int64_t ToInteger(double value) {
-  return static_cast<int64_t>(
-      std::clamp(value, -static_cast<double>(kMaxInteger), static_cast<double>(kMaxInteger)));
+  return static_cast<int64_t>(std::clamp(value, -static_cast<double>(kMaxInteger), static_cast<double>(kMaxInteger)));
 }
 
 std::string Padded(int64_t value, int num_digits) { return fmt::format("{:0{}}", value, num_digits); }
@@ -89,8 +88,8 @@ ExprId SchemaCompiler::DigitRange(std::string_view first, std::string_view last)
   std::vector<ExprId> choices = {grammar_.Sequence({digit(first[0], first[0]), DigitRange(first.substr(1), high)}),
                                  grammar_.Sequence({digit(last[0], last[0]), DigitRange(low, last.substr(1))})};
   if (first[0] + 1 < last[0]) {
-    choices.push_back(grammar_.Sequence({digit(static_cast<char>(first[0] + 1), static_cast<char>(last[0] - 1)),
-                                         DigitRange(low, high)}));
+    choices.push_back(grammar_.Sequence(
+        {digit(static_cast<char>(first[0] + 1), static_cast<char>(last[0] - 1)), DigitRange(low, high)}));
   }
   return grammar_.Choice(std::move(choices));
 }
@@ -108,8 +107,7 @@ ExprId SchemaCompiler::IntegerRange(int64_t first, int64_t last) {
   std::vector<ExprId> choices;
   if (last >= 0) choices.push_back(NaturalRange(std::max<int64_t>(first, 0), last));
   if (first < 0) {
-    choices.push_back(
-        grammar_.Sequence({grammar_.Text("-"), NaturalRange(std::max<int64_t>(-last, 1), -first)}));
+    choices.push_back(grammar_.Sequence({grammar_.Text("-"), NaturalRange(std::max<int64_t>(-last, 1), -first)}));
   }
   return choices.empty() ? grammar_.Never() : grammar_.Choice(std::move(choices));
 }
@@ -124,8 +122,8 @@ ExprId SchemaCompiler::FractionRange(int64_t min, int64_t max) {
     unit /= 10;
     const int64_t first = (min + unit - 1) / unit, last = max / unit;
     if (first > last) continue;
-    choices.push_back(grammar_.Sequence(
-        {grammar_.Text("."), DigitRange(Padded(first, num_digits), Padded(last, num_digits))}));
+    choices.push_back(
+        grammar_.Sequence({grammar_.Text("."), DigitRange(Padded(first, num_digits), Padded(last, num_digits))}));
   }
   return choices.empty() ? grammar_.Never() : grammar_.Choice(std::move(choices));
 }
@@ -140,8 +138,12 @@ ExprId SchemaCompiler::MagnitudeRange(const NumberBound& min, const NumberBound&
   auto last = static_cast<int64_t>(std::floor(millionths(std::min(max.value, kMax))));
   // Products are rounded, so the ends are compared as the numbers that a reader would make of them.
   const auto value_of = [](int64_t number) { return static_cast<double>(number) / static_cast<double>(kMillion); };
-  const auto is_low = [&](int64_t n) { return value_of(n) < min.value || (value_of(n) == min.value && min.is_exclusive); };
-  const auto is_high = [&](int64_t n) { return value_of(n) > max.value || (value_of(n) == max.value && max.is_exclusive); };
+  const auto is_low = [&](int64_t n) {
+    return value_of(n) < min.value || (value_of(n) == min.value && min.is_exclusive);
+  };
+  const auto is_high = [&](int64_t n) {
+    return value_of(n) > max.value || (value_of(n) == max.value && max.is_exclusive);
+  };
   while (first > 0 && !is_low(first - 1)) --first;
   while (is_low(first)) ++first;
   while (last >= 0 && is_high(last)) --last;
@@ -152,12 +154,11 @@ ExprId SchemaCompiler::MagnitudeRange(const NumberBound& min, const NumberBound&
   if (first_whole == last_whole) {
     return grammar_.Sequence({whole(first_whole), FractionRange(first % kMillion, last % kMillion)});
   }
-  std::vector<ExprId> choices = {
-      grammar_.Sequence({whole(first_whole), FractionRange(first % kMillion, kMillion - 1)}),
-      grammar_.Sequence({whole(last_whole), FractionRange(0, last % kMillion)})};
+  std::vector<ExprId> choices = {grammar_.Sequence({whole(first_whole), FractionRange(first % kMillion, kMillion - 1)}),
+                                 grammar_.Sequence({whole(last_whole), FractionRange(0, last % kMillion)})};
   if (first_whole + 1 < last_whole) {
-    choices.push_back(grammar_.Sequence(
-        {NaturalRange(first_whole + 1, last_whole - 1), FractionRange(0, kMillion - 1)}));
+    choices.push_back(
+        grammar_.Sequence({NaturalRange(first_whole + 1, last_whole - 1), FractionRange(0, kMillion - 1)}));
   }
   return grammar_.Choice(std::move(choices));
 }
@@ -171,8 +172,7 @@ ExprId SchemaCompiler::DecimalRange(const std::optional<NumberBound>& min, const
   }
   if (low.value < 0) {
     const NumberBound from = high.value < 0 ? NumberBound{-high.value, high.is_exclusive} : NumberBound{0, true};
-    choices.push_back(
-        grammar_.Sequence({grammar_.Text("-"), MagnitudeRange(from, {-low.value, low.is_exclusive})}));
+    choices.push_back(grammar_.Sequence({grammar_.Text("-"), MagnitudeRange(from, {-low.value, low.is_exclusive})}));
   }
   return grammar_.Choice(std::move(choices));
 }
@@ -203,8 +203,10 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileNumber(const SchemaParts& parts, b
   ExprId integers = 0;
   if (is_bounded) {
     int64_t first = -kMaxInteger, last = kMaxInteger;
-    if (min.has_value()) first = ToInteger(std::ceil(min->value)) + (min->is_exclusive && std::ceil(min->value) == min->value);
-    if (max.has_value()) last = ToInteger(std::floor(max->value)) - (max->is_exclusive && std::floor(max->value) == max->value);
+    if (min.has_value())
+      first = ToInteger(std::ceil(min->value)) + (min->is_exclusive && std::ceil(min->value) == min->value);
+    if (max.has_value())
+      last = ToInteger(std::floor(max->value)) - (max->is_exclusive && std::floor(max->value) == max->value);
     const bool is_cut = (min.has_value() && min->value > static_cast<double>(kMaxInteger)) ||
                         (max.has_value() && max->value < -static_cast<double>(kMaxInteger));
     integers = is_cut || first > last ? grammar_.Never() : IntegerRange(first, last);

@@ -30,7 +30,8 @@ std::vector<NamePattern> PatternsOf(const SchemaPart& part) {
   return patterns;
 }
 
-SchemaPart Child(const SchemaPart& part, const json::value& schema, std::string_view keyword, std::string_view key = {}) {
+SchemaPart Child(const SchemaPart& part, const json::value& schema, std::string_view keyword,
+                 std::string_view key = {}) {
   std::string path = Below(part.path, keyword);
   return {.schema = &schema, .path = key.empty() ? path : Below(path, key)};
 }
@@ -55,8 +56,9 @@ absl::StatusOr<std::optional<SchemaParts>> SchemaCompiler::MemberParts(const Sch
   for (const SchemaPart& part : parts) {
     bool is_named = false;
     const json::value* properties = part.Find("properties");
-    const json::value* schema =
-        properties == nullptr ? nullptr : properties->get_object().if_contains(json::string_view(name.data(), name.size()));
+    const json::value* schema = properties == nullptr
+                                    ? nullptr
+                                    : properties->get_object().if_contains(json::string_view(name.data(), name.size()));
     if (schema != nullptr) {
       is_named = true;
       of_member.push_back(Child(part, *schema, "properties", name));
@@ -171,8 +173,8 @@ absl::StatusOr<ExprId> SchemaCompiler::OtherMembers(const SchemaParts& parts, co
       PENSTOCK_ASSIGN_OR_RETURN(dfa, Intersect(dfa, allowed.dfa, kMaxPatternStates, work_));
     }
     for (size_t i = 0; i < patterns.size(); ++i) {
-      PENSTOCK_ASSIGN_OR_RETURN(
-          const Dfa pattern, PatternDfa(*patterns[i].part, "patternProperties", patterns[i].pattern, true));
+      PENSTOCK_ASSIGN_OR_RETURN(const Dfa pattern,
+                                PatternDfa(*patterns[i].part, "patternProperties", patterns[i].pattern, true));
       PENSTOCK_ASSIGN_OR_RETURN(
           dfa, Intersect(dfa, is_matched(i) ? pattern : Complement(pattern, kMaxCodePoint), kMaxPatternStates, work_));
     }

@@ -79,8 +79,8 @@ bool IsSchema(const json::value& value) { return value.is_object() || value.is_b
 
 bool IsCount(const json::value& value) {
   if (value.is_int64()) return value.get_int64() >= 0;
-  return value.is_uint64() || (value.is_double() && value.get_double() >= 0 &&
-                               std::floor(value.get_double()) == value.get_double());
+  return value.is_uint64() ||
+         (value.is_double() && value.get_double() >= 0 && std::floor(value.get_double()) == value.get_double());
 }
 
 bool HasShape(const json::value& value, Shape shape) {
@@ -146,7 +146,8 @@ absl::Status CheckKeywords(const SchemaPart& part, bool is_root) {
       return SchemaError(part, name, "the keyword is not supported");
     }
     if (!HasShape(value, keyword->shape)) {
-      return SchemaError(part, name, fmt::format("expected {}, found {}", ShapeName(keyword->shape), JsonTypeName(value)));
+      return SchemaError(part, name,
+                         fmt::format("expected {}, found {}", ShapeName(keyword->shape), JsonTypeName(value)));
     }
     if (name == "$id" && !is_root) return SchemaError(part, name, "the keyword is only supported at the root");
     if (name == "uniqueItems" && value.get_bool()) return SchemaError(part, name, "the keyword is not supported");
@@ -184,9 +185,8 @@ std::string Decoded(std::string_view text) {
 
 const json::value* ChildOf(const json::value& parent, const std::string& key) {
   if (parent.is_object()) return parent.get_object().if_contains(key);
-  if (!parent.is_array() || key.empty() || key.size() > 6 || !std::ranges::all_of(key, [](char c) {
-        return c >= '0' && c <= '9';
-      })) {
+  if (!parent.is_array() || key.empty() || key.size() > 6 ||
+      !std::ranges::all_of(key, [](char c) { return c >= '0' && c <= '9'; })) {
     return nullptr;
   }
   const auto idx = static_cast<size_t>(std::stoul(key));
@@ -348,9 +348,8 @@ absl::StatusOr<bool> SchemaReader::AreDisjoint(const SchemaPart& a, const Schema
         const json::value* others = other.Find("properties");
         const json::value* found = others == nullptr ? nullptr : others->get_object().if_contains(name);
         if (found == nullptr) continue;
-        PENSTOCK_ASSIGN_OR_RETURN(
-            const bool differ,
-            AreDisjoint({.schema = &schema, .path = part.path}, {.schema = found, .path = other.path}, depth + 1));
+        PENSTOCK_ASSIGN_OR_RETURN(const bool differ, AreDisjoint({.schema = &schema, .path = part.path},
+                                                                 {.schema = found, .path = other.path}, depth + 1));
         if (differ) return true;
       }
     }

@@ -9,14 +9,13 @@
 namespace penstock::grammar {
 namespace {
 
-#define PENSTOCK_DATE                                                            \
+#define PENSTOCK_DATE                                            \
   "[1-9][0-9]{3}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|" \
   "(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
-#define PENSTOCK_TIME                                             \
+#define PENSTOCK_TIME                                            \
   "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?" \
   "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-#define PENSTOCK_HOURS \
-  "(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,4}S)?)?|[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S)"
+#define PENSTOCK_HOURS "(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,4}S)?)?|[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S)"
 #define PENSTOCK_H16 "[0-9A-Fa-f]{1,4}"
 
 // The formats, as patterns for whole strings. They leave rare valid strings out: February 29th, years before 1000.
@@ -30,8 +29,7 @@ constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"email",
      "[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,31})?@(?:[A-Za-z0-9](?:-?[A-Za-z0-9]){0,15}\\.){1,3}[A-Za-z]{2,12}"},
     {"hostname", "(?:[A-Za-z0-9](?:-?[A-Za-z0-9]){0,30}\\.){0,3}[A-Za-z](?:-?[A-Za-z0-9]){0,30}"},
-    {"ipv4",
-     "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"},
+    {"ipv4", "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"},
     {"ipv6",
      "(?:" PENSTOCK_H16 ":){7}" PENSTOCK_H16 "|(?:" PENSTOCK_H16 ":){1,7}:|(?:" PENSTOCK_H16 ":){1,6}:" PENSTOCK_H16
      "|(?:" PENSTOCK_H16 ":){1,5}(?::" PENSTOCK_H16 "){1,2}|(?:" PENSTOCK_H16 ":){1,4}(?::" PENSTOCK_H16 "){1,3}"
@@ -79,8 +77,8 @@ absl::StatusOr<Dfa> SchemaCompiler::PatternDfa(const SchemaPart& part, std::stri
   if (const auto found = patterns_.find(key); found != patterns_.end()) return found->second;
   Grammar of_pattern;
   const auto annotated = [&](const absl::Status& status) { return Annotate(status, Below(part.path, keyword)); };
-  const absl::StatusOr<ExprId> expr = ParseRegex(pattern, is_search ? RegexMatch::kSearch : RegexMatch::kWhole,
-                                                 Spelling::kJson, of_pattern);
+  const absl::StatusOr<ExprId> expr =
+      ParseRegex(pattern, is_search ? RegexMatch::kSearch : RegexMatch::kWhole, Spelling::kJson, of_pattern);
   if (!expr.ok()) return annotated(expr.status());
   absl::StatusOr<Dfa> dfa = CodePointDfa(of_pattern, *expr, work_);
   if (!dfa.ok()) return annotated(dfa.status());
@@ -120,9 +118,10 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
   if (all.has_all || (lengths.min == 0 && lengths.max == INT64_MAX)) return all;
   if (lengths.min > lengths.max) return StringSet{.has_all = false};
   // Longer strings than the automaton has states are left out. They would be valid, too.
-  const CountRange counted = {lengths.min, lengths.max == INT64_MAX
-                                               ? lengths.max
-                                               : std::min<int64_t>(lengths.max, std::max(lengths.min, kMaxPatternStates / 4))};
+  const CountRange counted = {lengths.min,
+                              lengths.max == INT64_MAX
+                                  ? lengths.max
+                                  : std::min<int64_t>(lengths.max, std::max(lengths.min, kMaxPatternStates / 4))};
   if ((counted.max == INT64_MAX ? counted.min : counted.max) > kMaxPatternStates) {
     return SchemaError(*last, "minLength", "it is too large beside pattern or format");
   }
@@ -131,13 +130,13 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
 }
 
 absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
-  const bool is_restricted = std::ranges::any_of(parts, [](const SchemaPart& part) {
-    return part.Find("pattern") != nullptr || part.Find("format") != nullptr;
-  });
+  const bool is_restricted = std::ranges::any_of(
+      parts, [](const SchemaPart& part) { return part.Find("pattern") != nullptr || part.Find("format") != nullptr; });
   const CountRange lengths = CountsOf(parts, "minLength", "maxLength");
   if (!is_restricted) {
     if (lengths.min > lengths.max) return grammar_.Never();
-    if (lengths.min > kMaxGrammarRepeat) return SchemaError(PartWith(parts, "minLength"), "minLength", "it is too large");
+    if (lengths.min > kMaxGrammarRepeat)
+      return SchemaError(PartWith(parts, "minLength"), "minLength", "it is too large");
     // A longer string than that fits no context.
     return json_.String(static_cast<int32_t>(lengths.min),
                         lengths.max > kMaxGrammarRepeat ? kUnbounded : static_cast<int32_t>(lengths.max));
