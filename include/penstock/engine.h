@@ -29,6 +29,7 @@
 #include "penstock/chat.h"
 #include "penstock/chat_answer.h"
 #include "penstock/formats.h"
+#include "penstock/output_format.h"
 #include "penstock/policy.h"
 #include "penstock/token_id.h"
 
@@ -76,6 +77,10 @@ struct Request {
   // Requests with a higher priority get places first, also places of running requests. These then wait, and go on later
   // with the same answer.
   int priority = 0;
+  // The answer follows this format (Engine::CompileFormat), and ends when nothing can follow. End-of-sequence tokens
+  // and stop_token_ids are allowed only where the format allows the answer to end; stop texts cut it anywhere. Tokens
+  // that the format forces are not sampled: penalties, biases and bad_words do not apply to them.
+  std::shared_ptr<const Constraint> constraint = {};
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -127,6 +132,8 @@ struct ModelInfo {
   // Maximum bytes of a prompt's text. A longer text cannot fit the context, whatever its tokens, so it can be refused
   // without tokenizing. 0: unknown.
   uint64_t max_prompt_bytes = 0;
+  // Maximum bytes that the first CompileFormat() takes beside the format itself. The caller counts them (CallerMemory).
+  uint64_t format_bytes = 0;
 };
 
 struct CallerMemory {
@@ -331,6 +338,13 @@ class Engine {
 
   // Checks the request against the model, as Submit() does. May be called beside the engine's thread.
   virtual absl::Status Check(const Request& request) const = 0;
+  // Compiles an output format for requests. Any thread may call it at any time. kInput when the format is invalid, not
+  // supported or too large; the message names the keyword or the place.
+  virtual absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const {
+    (void)format;
+    return absl::UnimplementedError("this engine has no output formats");
+  }
+
   // Checks the request against the model, and queues it. The next step admits the requests that share the most with
   // what is computed. A kInput error leaves the engine unchanged.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;

@@ -61,6 +61,9 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return model_->CallShape(tool); }
   std::string TokenBytes(TokenId id, bool begins_text) const override { return model_->TokenBytes(id, begins_text); }
 
+  absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
+    return model_->CompileFormat(format);
+  }
   absl::Status Check(const Request& request) const override {
     Request checked = request;
     BeginDecoding(*model_, checked);
@@ -322,9 +325,8 @@ bool EngineImpl::PauseBelow(int priority) {
   };
   const auto least = std::ranges::min_element(running_, {}, cost);
   if ((*least)->priority() >= priority) return false;
-  Sequence& sequence = **least;
-  sequence.kv()->Finish(sequence.token_ids(), sequence.num_computed());
-  sequence.Pause();
+  (*least)->kv()->Finish((*least)->token_ids(), (*least)->num_computed());
+  (*least)->Pause();
   waiting_.AddPaused(std::move(*least));
   running_.erase(least);
   return true;
@@ -337,8 +339,8 @@ void EngineImpl::Admit() {
     };
     const size_t next = waiting_.Choose(num_shared);
     Sequence& sequence = waiting_[next];
-    std::optional<KvSequence> kv;
-    if (num_running() < policy().plan.batch_size) kv = KvSequence::Create(KvArgsOf(sequence));
+    std::optional<KvSequence> kv =
+        num_running() < policy().plan.batch_size ? KvSequence::Create(KvArgsOf(sequence)) : std::nullopt;
     if (!kv.has_value()) {
       if (PauseBelow(sequence.priority())) continue;
       return;  // tries again after a running sequence released its place and its pages
@@ -378,7 +380,8 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
   return SequenceState{
       .num_computed = sequence.num_computed(),
       .num_pending = sequence.num_pending(),
-      .in_prefill = sequence.in_prefill(),
+      // Tokens that a format forces are computed like a part of a prompt.
+      .in_prefill = sequence.in_prefill() || sequence.num_pending() > 1,
       .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second,
       .num_to_encode = sequence.num_to_encode()};
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/memory/kv_sequence.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/tokenizer/tokenizer.h"
@@ -56,7 +58,14 @@ class Sequence {
   // The pages of its KV entries, once it has a place in the batch.
   std::optional<KvSequence>& kv() { return kv_; }
 
-  // Takes a generated token that is not the end-of-sequence token.
+  // The state of the format that the answer follows; absent: there is none.
+  const std::optional<ConstraintState>& format() const { return format_; }
+  // Returns the next token if the format forces it, or -1. Without log-probabilities such tokens are appended at once,
+  // so that one pass computes them together. With them, each is computed by itself, and the tokens are the same.
+  TokenId forced_token() const { return forced_.empty() ? -1 : forced_.front(); }
+
+  // Takes a generated token that is not the end-of-sequence token. It must be allowed by the format. Tokens that the
+  // format then forces follow.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
   // Returns the first row that the sequence must compute itself, for its logits.
   int64_t first_needed_row() const {
@@ -98,6 +107,9 @@ class Sequence {
   Completion Release();
 
  private:
+  void AppendOne(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
+  // Finds the tokens that the format forces next.
+  void FindForced();
   void AddText(std::string_view piece);
   void Finish(FinishReason reason);
   // Returns how many bytes of the text are final. A possible beginning of a stop text is not.
@@ -114,7 +126,10 @@ class Sequence {
   int64_t num_shared_ = 0;  // rows among them that other sequences had computed
   TokenHistory history_;
   std::optional<KvSequence> kv_;
+  const Tokenizer* tokenizer_;  // null: there is none
   std::optional<StreamDecoder> decoder_;
+  std::optional<ConstraintState> format_;
+  std::deque<TokenId> forced_;
   std::string text_;
   std::string stop_text_;         // that ended the text
   size_t num_given_bytes_ = 0;    // bytes of text_ that HandOut() has given

@@ -184,6 +184,10 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
                             PromptOf(prompts_, active->request, active->answers, &chat));
   Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
   PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
+  if (active->request.format.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(request.constraint,
+                              formats_.Compile(args_.engine, *active->request.format));
+  }
   const uint64_t seed = active->sampling.seed;
   active->choices.clear();
   active->choices.resize(static_cast<size_t>(active->request.num_answers));

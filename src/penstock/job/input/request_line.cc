@@ -295,14 +295,7 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"allowed_token_ids", kLeaveItOut},
     {"truncate_prompt_tokens", kLeaveItOut},
     {"chat_template", "the model's own template is used"},
-    {"guided_json", kLeaveItOut},
-    {"guided_regex", kLeaveItOut},
-    {"guided_choice", kLeaveItOut},
-    {"guided_grammar", kLeaveItOut},
     {"guided_decoding_backend", kLeaveItOut},
-    {"structured_outputs", kLeaveItOut},
-    {"grammar", kLeaveItOut},
-    {"json_schema", kLeaveItOut},
     {"logits_processors", kLeaveItOut},
     {"prompt_embeds", kLeaveItOut},
     {"modalities", kLeaveItOut},
@@ -349,6 +342,13 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "reasoning_effort",
                                         "chat_template_kwargs",
                                         "response_format",
+                                        "structured_outputs",
+                                        "guided_json",
+                                        "guided_regex",
+                                        "guided_choice",
+                                        "guided_grammar",
+                                        "grammar",
+                                        "json_schema",
                                         "documents",
                                         "custom_id",
                                         "question_id"};
@@ -389,14 +389,6 @@ void RefuseUnsupported(FieldReader& fields) {
     fields.Fail("unsupported", name, fmt::format("is not supported; {}", advice));
   }
   RefuseTypingErrors(fields);
-  const json::value* format = fields.Find("response_format");
-  if (format != nullptr) {
-    const json::object* object = format->if_object();
-    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    if (type == nullptr || !type->is_string() || View(type->get_string()) != "text") {
-      fields.Fail("unsupported", "response_format", "only {\"type\": \"text\"} is supported");
-    }
-  }
 }
 
 // Reads a request's own fields, which are the same in a batch line's body and in a plain line.
@@ -411,6 +403,11 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
     ReadTemplateFields(fields, line.request);
   }
   ReadChoices(fields, line.request);
+  line.request.format = ReadFormatFields(fields);
+  if (line.request.format.has_value() && !line.request.choices.empty()) {
+    fields.Fail("unsupported", line.request.format->field,
+                "a prompt with choices is only scored; leave one of the two out");
+  }
   ReadNumAnswers(fields, line.request);
   ReadBadWords(fields, line.request);
   RefuseUnsupported(fields);

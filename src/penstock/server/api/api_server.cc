@@ -338,16 +338,15 @@ BodyHead ApiServer::NewHead() {
 }
 
 std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKind kind,
-                                            std::vector<PromptWork>& work) const {
+                                            std::vector<PromptWork>& work) {
   RequestLine line = ParseRequestBody(body, kind);
   if (line.error.has_value()) return ErrorOf(*line.error);
   if (const auto error = CheckModel(line.model)) return error;
   if (!line.request.choices.empty()) return ApiError{400, "only batches score choices", "unsupported", "choices"};
   PromptMaker maker = *prompts_;
   maker.date = Today();
-  // An answer is split by the tools of its chat alone.
-  const Chat tools(ChatParts{.messages = {}, .tools = line.request.chat.tools, .variables = {}});
-  absl::StatusOr<std::vector<TokenId>> prompt = PromptOf(maker, line.request, {});
+  std::optional<Chat> chat;
+  absl::StatusOr<std::vector<TokenId>> prompt = PromptOf(maker, line.request, {}, &chat);
   if (!prompt.ok()) return ErrorOf(prompt.status());
   Request request{.prompt_ids = *std::move(prompt),
                   .sampling = Overlay(sampling_, line.request.sampling),
@@ -360,10 +359,15 @@ std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKin
   auto bad_words = BadWordsOf(maker, line.request.bad_words);
   if (!bad_words.ok()) return ErrorOf(bad_words.status());
   request.sampling.bad_words = *std::move(bad_words);
+  if (line.request.format.has_value()) {
+    auto constraint = formats_.Compile(service_->engine(), *line.request.format);
+    if (!constraint.ok()) return ErrorOf(constraint.status());
+    request.constraint = *std::move(constraint);
+  }
   if (const absl::Status status = service_->engine().Check(request); !status.ok()) return ErrorOf(status);
   PromptWork& added = work.emplace_back();
   for (int64_t i = 0; kind == RequestKind::kChat && i < line.request.num_answers; ++i) {
-    added.streams.push_back(service_->engine().NewAnswerStream(request.prompt_ids, tools));
+    added.streams.push_back(service_->engine().NewAnswerStream(request.prompt_ids, *chat));
   }
   added.request = std::move(line.request);
   added.engine_request = std::move(request);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/job/input/sampling_fields.h"
+#include "penstock/job/format_cache.h"
 #include "penstock/job/prompt.h"
 #include "penstock/server/api/answering.h"
 #include "penstock/server/api/api_error.h"
@@ -59,7 +60,7 @@ class ApiServer : public RequestHandler {
   void SetConnectionCount(std::function<int64_t()> count) { num_connections_ = std::move(count); }
 
   // For endpoints. Parses the body of a chat completion or a completion, and adds its prompt to the work.
-  std::optional<ApiError> MakeWork(const json::object& body, RequestKind kind, std::vector<PromptWork>& work) const;
+  std::optional<ApiError> MakeWork(const json::object& body, RequestKind kind, std::vector<PromptWork>& work);
   // Submits the work, and counts it.
   std::optional<ApiError> Start(Answering::Args args);
   void RespondError(Exchange& exchange, const ApiError& error);
@@ -105,6 +106,7 @@ class ApiServer : public RequestHandler {
   std::optional<PromptMaker> prompts_;
   SamplingParams sampling_;
   int64_t created_ = 0;  // when the server began
+  FormatCache formats_;
   std::atomic<int64_t> num_requests_{0};
   std::atomic<int64_t> num_open_{0};  // requests that the engine has or will get
   std::function<int64_t()> num_connections_;

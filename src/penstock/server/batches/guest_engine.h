@@ -42,6 +42,9 @@ class GuestEngine : public Engine {
     return host().NewAnswerStream(prompt_ids, chat);
   }
   absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return host().CallShape(tool); }
+  absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
+    return host().CompileFormat(format);
+  }
   std::string TokenBytes(TokenId id, bool begins_text) const override { return host().TokenBytes(id, begins_text); }
 
   absl::Status Check(const Request& request) const override { return host().Check(request); }
