@@ -326,10 +326,10 @@ class Engine {
     (void)prompt_ids, (void)chat;
     return NewPlainAnswerStream();
   }
-  // Returns the text that a call of `tool` must be, a JSON object as in OpenAI's `tools`. kInput when the model has no
-  // tool calls, or writes arguments in another form than JSON.
-  virtual absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const {
-    (void)tool;
+  // Returns how to make a model call `tool`, a JSON object as in OpenAI's `tools`, behind a prompt. kInput when the
+  // model has no tool calls, or writes arguments in another form than JSON.
+  virtual absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {
+    (void)prompt_ids, (void)tool;
     return absl::UnimplementedError("the engine has no tool calls");
   }
   // Returns the bytes that a token adds to a text, perhaps a part of a character. A token that begins the text may lose

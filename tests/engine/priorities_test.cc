@@ -1,5 +1,5 @@
-// Proves that requests with a higher priority take the places of others, which then end with the answers they would have
-// had, and that cancelled requests leave their places.
+// Proves that requests with a higher priority take the places of others, which then end with the answers they would
+// have had, and that cancelled requests leave their places.
 #include <map>
 
 #include <gmock/gmock.h>
@@ -76,8 +76,7 @@ TEST_P(PrioritiesTest, PausedAnswersAreThoseOfRequestsAlone) {
   for (const auto& [id, request] : requests) EXPECT_EQ(answers[id], AnswerAlone(golden, options, request)) << id;
 }
 
-INSTANTIATE_TEST_SUITE_P(Sharing, PrioritiesTest,
-                         testing::Combine(testing::Bool(), testing::Values<int64_t>(1, 3)));
+INSTANTIATE_TEST_SUITE_P(Sharing, PrioritiesTest, testing::Combine(testing::Bool(), testing::Values<int64_t>(1, 3)));
 
 TEST(Cancelling, LeavesPlacesAndOtherAnswers) {
   const Golden golden("qwen3moe-tiny");

@@ -58,7 +58,9 @@ class EngineImpl : public InstrumentedEngine {
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
     return model_->NewAnswerStream(prompt_ids, chat);
   }
-  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return model_->CallShape(tool); }
+  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> ids, std::string_view tool) const override {
+    return model_->ForceCall(ids, tool);
+  }
   std::string TokenBytes(TokenId id, bool begins_text) const override { return model_->TokenBytes(id, begins_text); }
 
   absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {

@@ -96,8 +96,8 @@ class RankedEngine : public Engine {
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
     return own_.engine().NewAnswerStream(prompt_ids, chat);
   }
-  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override {
-    return own_.engine().CallShape(tool);
+  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const override {
+    return own_.engine().ForceCall(prompt_ids, tool);
   }
   std::string TokenBytes(TokenId id, bool begins_text) const override {
     return own_.engine().TokenBytes(id, begins_text);

@@ -132,10 +132,16 @@ std::unique_ptr<AnswerStream> LoadedModel::NewAnswerStream(std::span<const Token
   return penstock::NewAnswerStream(answer_format, StartBehind(answer_format, prompt_ids, *tokenizer), chat, *tokenizer);
 }
 
-absl::StatusOr<ToolCallShape> LoadedModel::CallShape(std::string_view tool) const {
+absl::StatusOr<ForcedCall> LoadedModel::ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {
   PENSTOCK_RETURN_IF_ERROR(chat_template_status);
   PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(tool, Fault::kInput));
-  return ShapeOf(answer_format, value);
+  PENSTOCK_ASSIGN_OR_RETURN(ToolCallShape shape, ShapeOf(answer_format, value));
+  // A template may have opened the reasoning, which must end before the call.
+  const bool is_thinking = StartBehind(answer_format, prompt_ids, *tokenizer) == AnswerStart::kInReasoning;
+  const std::string prefix = (is_thinking ? answer_format.close + "\n\n" : "") + shape.prefix;
+  return ForcedCall{.name = std::move(shape.name),
+                    .prefix_ids = tokenizer->Encode(prefix, Origin::kTemplate, AddSpecial::kNo),
+                    .schema = std::move(shape.schema)};
 }
 
 std::string LoadedModel::TokenBytes(TokenId id, bool begins_text) const {

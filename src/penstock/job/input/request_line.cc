@@ -6,6 +6,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
+#include "penstock/chat/answer/answer_format.h"
 
 namespace penstock {
 namespace {
@@ -76,17 +77,40 @@ void ReadMessages(FieldReader& fields, JobRequest& request) {
   Refuse(fields, ReadChatMessages(*messages, request.chat.messages));
 }
 
+// Returns the name in a tool_choice, "" if it has none.
+std::string NamedTool(const json::object& choice) {
+  const json::value* function = choice.if_contains("function");
+  if (function == nullptr || !function->is_object()) return {};
+  return std::string(StringOf(function->get_object(), "name"));
+}
+
 void ReadTools(FieldReader& fields, JobRequest& request) {
   const json::value* tools = fields.Find("tools");
   if (tools == nullptr) return;
   if (const std::optional<ChatFault> fault = CheckChatTools(*tools); fault.has_value()) return Refuse(fields, fault);
+  const json::array& list = tools->get_array();
+  request.has_one_call = !fields.Bool("parallel_tool_calls").value_or(true);
   const json::value* choice = fields.Find("tool_choice");
-  const bool none = choice != nullptr && choice->is_string() && View(choice->get_string()) == "none";
-  const bool automatic = choice == nullptr || (choice->is_string() && View(choice->get_string()) == "auto");
-  if (!none && !automatic) {
-    return fields.Fail("unsupported", "tool_choice", "only \"auto\" and \"none\" are supported");
+  const std::string_view word = choice != nullptr && choice->is_string() ? View(choice->get_string()) : "";
+  if (word == "none" || list.empty()) return;
+  request.chat.tools = *tools;
+  if (choice == nullptr || word == "auto") return;
+  if (word == "required" && list.size() > 1) {
+    return fields.Fail("unsupported", "tool_choice", "\"required\" needs a single tool; name the tool instead");
   }
-  if (!none && !tools->get_array().empty()) request.chat.tools = *tools;
+  const std::string name = choice->is_object() ? NamedTool(choice->get_object()) : "";
+  if (word != "required" && name.empty()) {
+    return fields.Fail(
+        "invalid_request", "tool_choice",
+        "expected \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+  }
+  for (const json::value& tool : list) {
+    const json::object* function = FunctionOf(tool);
+    if (function == nullptr || (word != "required" && StringOf(*function, "name") != name)) continue;
+    request.forced_tool = std::string(json::serialize(tool));
+    return;
+  }
+  fields.Fail("invalid_request", "tool_choice", fmt::format("there is no tool {}", Excerpt(Printable(name))));
 }
 
 // Returns whether only Penstock may set this variable of a template.
@@ -318,6 +342,7 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "model",
                                         "tools",
                                         "tool_choice",
+                                        "parallel_tool_calls",
                                         "max_tokens",
                                         "max_completion_tokens",
                                         "min_tokens",

@@ -12,6 +12,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/version.h"
+#include "penstock/job/prepared_request.h"
 #include "penstock/job/stats.h"
 #include "penstock/server/api/live.h"
 #include "penstock/server/api/openai_writers.h"
@@ -337,40 +338,29 @@ BodyHead ApiServer::NewHead() {
   return {.number = RandomNumber(), .request_number = ++num_requests_, .created = UnixSeconds()};
 }
 
-std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKind kind,
-                                            std::vector<PromptWork>& work) {
+std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKind kind, std::vector<PromptWork>& work) {
   RequestLine line = ParseRequestBody(body, kind);
   if (line.error.has_value()) return ErrorOf(*line.error);
   if (const auto error = CheckModel(line.model)) return error;
   if (!line.request.choices.empty()) return ApiError{400, "only batches score choices", "unsupported", "choices"};
   PromptMaker maker = *prompts_;
   maker.date = Today();
-  std::optional<Chat> chat;
-  absl::StatusOr<std::vector<TokenId>> prompt = PromptOf(maker, line.request, {}, &chat);
-  if (!prompt.ok()) return ErrorOf(prompt.status());
-  Request request{.prompt_ids = *std::move(prompt),
-                  .sampling = Overlay(sampling_, line.request.sampling),
-                  .continues_text = line.request.echoes_prompt};
+  SamplingParams sampling = Overlay(sampling_, line.request.sampling);
   constexpr int64_t kCompletionTokens = 16;  // as OpenAI's
   if (!line.request.sampling.max_tokens.has_value() && !options_.sampling.max_tokens.has_value()) {
-    request.sampling.max_tokens = kind == RequestKind::kChat ? kMaxContext : kCompletionTokens;
+    sampling.max_tokens = kind == RequestKind::kChat ? kMaxContext : kCompletionTokens;
   }
-  if (!line.request.sampling.seed.has_value()) request.sampling.seed = RandomNumber();
-  auto bad_words = BadWordsOf(maker, line.request.bad_words);
-  if (!bad_words.ok()) return ErrorOf(bad_words.status());
-  request.sampling.bad_words = *std::move(bad_words);
-  if (line.request.format.has_value()) {
-    auto constraint = formats_.Compile(service_->engine(), *line.request.format);
-    if (!constraint.ok()) return ErrorOf(constraint.status());
-    request.constraint = *std::move(constraint);
-  }
-  if (const absl::Status status = service_->engine().Check(request); !status.ok()) return ErrorOf(status);
+  if (!line.request.sampling.seed.has_value()) sampling.seed = RandomNumber();
+  const Engine& engine = service_->engine();
+  absl::StatusOr<PreparedRequest> prepared = Prepare(engine, maker, formats_, line.request, sampling, {});
+  if (!prepared.ok()) return ErrorOf(prepared.status());
+  if (const absl::Status status = engine.Check(prepared->request); !status.ok()) return ErrorOf(status);
   PromptWork& added = work.emplace_back();
-  for (int64_t i = 0; kind == RequestKind::kChat && i < line.request.num_answers; ++i) {
-    added.streams.push_back(service_->engine().NewAnswerStream(request.prompt_ids, *chat));
+  for (int64_t i = 0; prepared->new_stream && i < line.request.num_answers; ++i) {
+    added.streams.push_back(prepared->new_stream());
   }
   added.request = std::move(line.request);
-  added.engine_request = std::move(request);
+  added.engine_request = std::move(prepared->request);
   return std::nullopt;
 }
 

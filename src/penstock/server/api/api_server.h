@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/format_cache.h"
+#include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/prompt.h"
 #include "penstock/server/api/answering.h"
 #include "penstock/server/api/api_error.h"

@@ -41,7 +41,9 @@ class GuestEngine : public Engine {
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
     return host().NewAnswerStream(prompt_ids, chat);
   }
-  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return host().CallShape(tool); }
+  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const override {
+    return host().ForceCall(prompt_ids, tool);
+  }
   absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
     return host().CompileFormat(format);
   }
