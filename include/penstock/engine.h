@@ -280,9 +280,9 @@ enum class ExpertLocation : uint8_t {
 struct LiveView {
   int64_t num_moe_layers = 0;
   int64_t num_experts = 0;
-  std::vector<ExpertLocation> locations;  // [num_moe_layers, num_experts]
-  std::vector<int64_t> chosen;            // [num_moe_layers, num_experts]: how often routers chose an expert
-  std::vector<PartSeconds> parts;
+  std::vector<ExpertLocation> locations = {};  // [num_moe_layers, num_experts]
+  std::vector<int64_t> chosen = {};            // [num_moe_layers, num_experts]: how often routers chose an expert
+  std::vector<PartSeconds> parts = {};
 };
 
 struct ProcessorRates {

@@ -142,7 +142,7 @@ def check_conversations(server, report, count, turns):
             new = sum(pool.map(lambda number: converse(server, number, turns), range(count)))
         given = server.metric("vllm:prefix_cache_queries_total") - given
         computed = given - (server.metric("vllm:prefix_cache_hits_total") - shared)
-        print(f"prompt tokens: {given:.0f} given, {new} new, {computed:.0f} computed ({computed / new:.3f} times the new ones)")
+        print(f"prompt tokens: {given:.0f} given, {new} new, {computed:.0f} computed ({computed / new:.3f} of the new ones)")
         assert computed <= 1.1 * new, computed / new
 
 

@@ -81,7 +81,7 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<Completion>> Step() override;
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids, int64_t num_encoded) override;
-  LiveView View() const override;
+  LiveView View() const override { return executor_->View(); }
   MachineRates MeasureRates() override {
     PENSTOCK_CHECK(idle());
     const MachineRates rates = executor_->MeasureRates();
@@ -283,18 +283,6 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   return absl::OkStatus();
-}
-
-LiveView EngineImpl::View() const {
-  LiveView view;
-  executor_->AddLocations(view);
-  if (const std::optional<RoutingCounts>& counts = recorders_->counts(); counts.has_value()) {
-    for (const std::vector<int64_t>& layer : counts->chosen) {
-      view.chosen.insert(view.chosen.end(), layer.begin(), layer.end());
-    }
-  }
-  view.parts = recorders_->parts();
-  return view;
 }
 
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {

@@ -49,6 +49,16 @@ bool Matches(std::string_view pattern, std::string_view path) {
   }
 }
 
+// Returns the headers that a browser asks for. "*" would leave out Authorization.
+std::string AllowedHeaders(const HttpHead& head) {
+  const std::string_view wanted = head.Header("Access-Control-Request-Headers");
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' ||
+           c == ' ';
+  };
+  return !wanted.empty() && std::ranges::all_of(wanted, is_plain) ? std::string(wanted) : "Authorization, Content-Type";
+}
+
 ApiStyle StyleOf(const HttpHead& head) {
   return head.path.starts_with("/v1/messages") ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
 }
@@ -161,17 +171,20 @@ std::optional<ApiError> ApiServer::Denied(const Route& route, const HttpHead& he
   return std::nullopt;
 }
 
-bool ApiServer::HasRoom(int64_t num_requests) const {
+int64_t ApiServer::max_open() const {
   const int64_t num_places = service_->engine().memory_plan().batch_size;
-  return num_open_ + num_requests <= num_places + options_.max_waiting.value_or(kWaitingForPlace * num_places) &&
-         service_->Snapshot().num_waiting_tokens < kMaxWaitingTokens;
+  return num_places + options_.max_waiting.value_or(kWaitingForPlace * num_places);
+}
+
+bool ApiServer::HasRoom(int64_t num_requests) const {
+  return num_open_ + num_requests <= max_open() && service_->Snapshot().num_waiting_tokens < kMaxWaitingTokens;
 }
 
 bool ApiServer::Refuses(const HttpHead& head, HttpResponse& response) {
   if (head.method == "OPTIONS" && options_.allows_cors) {
     response = {.status = 204, .body = "", .content_type = ""};
     response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-                        {"Access-Control-Allow-Headers", "*"},
+                        {"Access-Control-Allow-Headers", AllowedHeaders(head)},
                         {"Access-Control-Max-Age", "86400"}};
     return true;
   }
@@ -312,6 +325,11 @@ void ApiServer::Detokenize(const std::shared_ptr<Exchange>& exchange) {
   const auto ids = fields.TokenIds("tokens", kMaxContext);
   if (!fields.error().has_value() && !ids.has_value()) fields.Fail("invalid_request", "tokens", "is missing");
   if (fields.error().has_value()) return RespondError(*exchange, ErrorOf(*fields.error()));
+  const int64_t vocab_size = service_->engine().model().vocab_size;
+  if (std::ranges::any_of(*ids, [&](TokenId id) { return id >= vocab_size; })) {
+    return RespondError(*exchange,
+                        {400, fmt::format("token ids are below {}", vocab_size), "invalid_request", "tokens"});
+  }
   std::string text;
   for (const TokenId id : *ids) text += service_->engine().TokenBytes(id, text.empty());
   text = ReplaceInvalidUtf8(text);
@@ -405,6 +423,11 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
 std::optional<ApiError> ApiServer::Start(Answering::Args args) {
   int64_t num_answers = 0;
   for (const PromptWork& prompt : args.prompts) num_answers += prompt.request.num_answers;
+  if (num_answers > max_open()) {
+    return ApiError{400,
+                    fmt::format("{} answers are more than the server ever takes at once ({})", num_answers, max_open()),
+                    "invalid_request", "n"};
+  }
   if (!HasRoom(num_answers)) return ApiError{429, "too many requests wait; try again", "too_many_requests"};
   num_open_ += num_answers;
   args.on_end = [this, num_answers](const AnsweringReport& report) {

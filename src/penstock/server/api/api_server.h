@@ -79,6 +79,8 @@ class ApiServer : public RequestHandler {
   // Returns the route of a request, or nullptr.
   const Route* Find(const HttpHead& head) const;
   std::optional<ApiError> Denied(const Route& route, const HttpHead& head) const;
+  // Returns how many requests the engine may have.
+  int64_t max_open() const;
   // Whether the engine may get so many requests more.
   bool HasRoom(int64_t num_requests) const;
   void Health(const std::shared_ptr<Exchange>& exchange);
