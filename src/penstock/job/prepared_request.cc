@@ -42,4 +42,12 @@ absl::StatusOr<PreparedRequest> Prepare(const Engine& engine, const PromptMaker&
   return prepared;
 }
 
+void KeepEcho(const Engine& engine, JobRequest& request) {
+  if (!request.echoes_prompt) {
+    request.prompt = {};
+  } else if (request.prompt.empty()) {
+    for (const TokenId id : request.prompt_ids) request.prompt += engine.TokenBytes(id, request.prompt.empty());
+  }
+}
+
 }  // namespace penstock

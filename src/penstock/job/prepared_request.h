@@ -26,4 +26,7 @@ absl::StatusOr<PreparedRequest> Prepare(const Engine& engine, const PromptMaker&
                                         JobRequest& request, const SamplingParams& sampling,
                                         const std::vector<std::string>& answers);
 
+// Leaves in request.prompt the text that the answer repeats: the prompt's for an echo, otherwise none.
+void KeepEcho(const Engine& engine, JobRequest& request);
+
 }  // namespace penstock

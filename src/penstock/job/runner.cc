@@ -202,13 +202,7 @@ absl::Status Runner::Submit(const std::shared_ptr<Active>& active) {
   const absl::Status status = TrySubmit(active);
   if (status.ok()) {
     // The engine has the prompt now. Only turns are needed again, with the fields that build their prompts.
-    if (!active->request.echoes_prompt) {
-      active->request.prompt = {};
-    } else if (active->request.prompt.empty()) {
-      for (const TokenId id : active->request.prompt_ids) {
-        active->request.prompt += args_.engine.TokenBytes(id, active->request.prompt.empty());
-      }
-    }
+    KeepEcho(args_.engine, active->request);
     active->request.prompt_ids = {};
     if (active->request.kind != RequestKind::kTurns) active->request.chat = {};
     return absl::OkStatus();

@@ -19,11 +19,20 @@ std::string_view TypeOf(int status, ApiStyle style) {
   }
 }
 
+// Returns the field with which a message begins ("tools: expected ..."), "" if there is none.
+std::string FieldOf(const std::string& message) {
+  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.");
+  return end != std::string::npos && end > 0 && message[end] == ':' ? message.substr(0, end) : "";
+}
+
 }  // namespace
 
 ApiError ErrorOf(const absl::Status& status) {
   const Fault fault = FaultOf(status);
-  if (fault == Fault::kInput) return {400, Message(status), "invalid_request"};
+  if (fault == Fault::kInput) {
+    const std::string message = Message(status);
+    return {400, message, "invalid_request", FieldOf(message)};
+  }
   if (fault == Fault::kStopped) return {503, "the server stops", "stopping"};
   LogWarning("a request failed: {}", Message(status));
   return {500, fault == Fault::kModel ? "the model gave no valid answer" : "the engine failed", "engine_error"};

@@ -377,6 +377,7 @@ std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKin
   for (int64_t i = 0; prepared->new_stream && i < line.request.num_answers; ++i) {
     added.streams.push_back(prepared->new_stream());
   }
+  KeepEcho(engine, line.request);
   added.request = std::move(line.request);
   added.engine_request = std::move(prepared->request);
   return std::nullopt;

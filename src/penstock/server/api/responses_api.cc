@@ -210,11 +210,8 @@ class ResponsesWriter : public AnswerWriter {
 
   std::string Body(std::span<const RequestResult> results, int64_t num_shared_tokens) override {
     const ResultChoice& choice = results[0].choices[0];
-    json::array output;
-    for (const AnswerBlock& block : BlocksOf(choice.answer)) {
-      output.push_back(Item(output.size(), block, "completed", choice.completion.logprobs));
-    }
-    Complete(choice, results, num_shared_tokens, std::move(output));
+    is_cut_ = FinishName(choice) == "length";
+    Complete(results[0], num_shared_tokens, Output(BlocksOf(choice.answer), choice.completion.logprobs));
     return JsonText(response_);
   }
 
@@ -229,18 +226,15 @@ class ResponsesWriter : public AnswerWriter {
     all_logprobs_.insert(all_logprobs_.end(), piece_logprobs_.begin(), piece_logprobs_.end());
     blocks_.Add(gain.deltas);
   }
-  void EndChoice(size_t, const ResultChoice&, std::string& out) override {
+  void EndChoice(size_t, const ResultChoice& choice, std::string& out) override {
     out_ = &out;
+    is_cut_ = FinishName(choice) == "length";
     blocks_.Finish();
   }
   void End(std::span<const RequestResult> results, int64_t num_shared_tokens, std::string& out) override {
     out_ = &out;
-    json::array output;
-    for (const AnswerBlock& block : blocks_.blocks()) {
-      output.push_back(Item(output.size(), block, "completed", all_logprobs_));
-    }
-    const bool is_complete = Complete(results[0].choices[0], results, num_shared_tokens, std::move(output));
-    Append(is_complete ? "response.completed" : "response.incomplete", {{"response", response_}});
+    Complete(results[0], num_shared_tokens, Output(blocks_.blocks(), all_logprobs_));
+    Append(is_cut_ ? "response.incomplete" : "response.completed", {{"response", response_}});
   }
   void Fail(const ApiError& error, std::string& out) override {
     out_ = &out;
@@ -250,20 +244,24 @@ class ResponsesWriter : public AnswerWriter {
   }
 
  private:
-  // Returns whether the answer came to its end.
-  bool Complete(const ResultChoice& choice, std::span<const RequestResult> results, int64_t num_shared_tokens,
-                json::array output) {
-    const bool is_complete = FinishName(choice) != "length";
-    response_["status"] = is_complete ? "completed" : "incomplete";
-    if (!is_complete) response_["incomplete_details"] = json::object{{"reason", "max_output_tokens"}};
+  json::array Output(const std::vector<AnswerBlock>& blocks, std::span<const TokenLogprobs> logprobs) const {
+    json::array output;
+    for (const AnswerBlock& block : blocks) {
+      const bool is_cut = is_cut_ && output.size() + 1 == blocks.size();
+      output.push_back(Item(output.size(), block, is_cut ? "incomplete" : "completed", logprobs));
+    }
+    return output;
+  }
+
+  void Complete(const RequestResult& result, int64_t num_shared_tokens, json::array output) {
+    response_["status"] = is_cut_ ? "incomplete" : "completed";
+    if (is_cut_) response_["incomplete_details"] = json::object{{"reason", "max_output_tokens"}};
     response_["output"] = std::move(output);
-    const RequestResult& result = results[0];
     response_["usage"] = json::object{{"input_tokens", result.prompt_tokens},
                                       {"input_tokens_details", json::object{{"cached_tokens", num_shared_tokens}}},
                                       {"output_tokens", result.completion_tokens},
                                       {"output_tokens_details", json::object{{"reasoning_tokens", 0}}},
                                       {"total_tokens", result.prompt_tokens + result.completion_tokens}};
-    return is_complete;
   }
 
   std::string IdOf(size_t index, const AnswerBlock& block) const {
@@ -290,7 +288,7 @@ class ResponsesWriter : public AnswerWriter {
   json::object Item(size_t index, const AnswerBlock& block, std::string_view status,
                     std::span<const TokenLogprobs> logprobs) const {
     json::object item = {{"id", IdOf(index, block)}};
-    const bool is_begun = status != "completed";
+    const bool is_begun = status == "in_progress";
     const json::array parts = is_begun ? json::array() : json::array{TextPart(block, logprobs)};
     switch (block.kind) {
       case BlockKind::kReasoning:
@@ -337,8 +335,9 @@ class ResponsesWriter : public AnswerWriter {
       Append(fmt::format("{}.done", EventOf(block)), Placed(index, block, std::move(fields)));
       Append("response.content_part.done", Placed(index, block, {{"part", TextPart(block, all_logprobs_)}}));
     }
+    const bool is_cut = is_cut_ && index + 1 == blocks_.blocks().size();
     Append("response.output_item.done",
-           {{"output_index", index}, {"item", Item(index, block, "completed", all_logprobs_)}});
+           {{"output_index", index}, {"item", Item(index, block, is_cut ? "incomplete" : "completed", all_logprobs_)}});
   }
 
   static std::string_view EventOf(const AnswerBlock& block) {
@@ -365,6 +364,7 @@ class ResponsesWriter : public AnswerWriter {
   TokenText token_text_;
   json::object response_;
   int64_t num_events_ = 0;
+  bool is_cut_ = false;  // the answer ended at its greatest length
   std::vector<TokenLogprobs> piece_logprobs_, all_logprobs_;
   std::string* out_ = nullptr;  // where the call under way appends
   BlockStream blocks_;
