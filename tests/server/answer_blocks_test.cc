@@ -10,9 +10,11 @@ using Kind = AnswerDelta::Kind;
 
 std::string Told(const std::vector<AnswerDelta>& deltas) {
   std::string told;
-  BlockStream stream({.begin = [&](size_t index, const AnswerBlock& block) {
-                        told += "[" + std::to_string(index) + "rtc"[static_cast<size_t>(block.kind)] + block.name + ":";
-                      },
+  BlockStream stream({.begin =
+                          [&](size_t index, const AnswerBlock& block) {
+                            told +=
+                                "[" + std::to_string(index) + "rtc"[static_cast<size_t>(block.kind)] + block.name + ":";
+                          },
                       .grow = [&](size_t, const AnswerBlock&, const std::string& text) { told += text + ","; },
                       .end = [&](size_t, const AnswerBlock& block) { told += block.text + "]"; }});
   stream.Add(deltas);

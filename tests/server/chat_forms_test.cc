@@ -54,7 +54,8 @@ TEST(ChatForms, WhatMessagesCannotHonourIsNamed) {
 }
 
 TEST(ChatForms, ResponsesWithToolsBecomeAChat) {
-  EXPECT_EQ(Responses(R"({"model":"m","instructions":"s","max_output_tokens":5,"store":false,"include":["x"],
+  EXPECT_EQ(
+      Responses(R"({"model":"m","instructions":"s","max_output_tokens":5,"store":false,"include":["x"],
       "input":[{"role":"user","content":[{"type":"input_text","text":"q"}]},
                {"type":"reasoning","id":"rs","summary":[],"content":[{"type":"reasoning_text","text":"t"}]},
                {"type":"message","role":"assistant","content":[{"type":"output_text","text":"c"}]},
@@ -64,14 +65,14 @@ TEST(ChatForms, ResponsesWithToolsBecomeAChat) {
       "tools":[{"type":"function","name":"f","parameters":{},"strict":null}],
       "tool_choice":{"type":"function","name":"f"},"reasoning":{"effort":"low"},
       "text":{"format":{"type":"json_schema","name":"n","schema":{}}}})"),
-            R"({"model":"m","max_tokens":5,"messages":[{"role":"system","content":"s"},{"role":"user","content":"q"},)"
-            R"({"role":"assistant","content":"c","reasoning_content":"t","tool_calls":[)"
-            R"({"id":"i","type":"function","function":{"name":"f","arguments":"{}"}},)"
-            R"({"id":"j","type":"function","function":{"name":"g","arguments":"{}"}}]},)"
-            R"({"role":"tool","tool_call_id":"i","content":"r"}],)"
-            R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}],)"
-            R"("tool_choice":{"type":"function","function":{"name":"f"}},)"
-            R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{}}},"reasoning_effort":"low"})");
+      R"({"model":"m","max_tokens":5,"messages":[{"role":"system","content":"s"},{"role":"user","content":"q"},)"
+      R"({"role":"assistant","content":"c","reasoning_content":"t","tool_calls":[)"
+      R"({"id":"i","type":"function","function":{"name":"f","arguments":"{}"}},)"
+      R"({"id":"j","type":"function","function":{"name":"g","arguments":"{}"}}]},)"
+      R"({"role":"tool","tool_call_id":"i","content":"r"}],)"
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}],)"
+      R"("tool_choice":{"type":"function","function":{"name":"f"}},)"
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{}}},"reasoning_effort":"low"})");
 }
 
 TEST(ChatForms, WhatResponsesCannotHonourIsNamed) {

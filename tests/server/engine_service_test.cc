@@ -109,9 +109,11 @@ class GuestTest : public testing::Test {
     std::filesystem::create_directories(folder_);
     std::ofstream input(folder_ + "/in.jsonl");
     for (int i = 0; i < 60; ++i) {
-      input << R"({"id": "r)" << i << R"(", "prompt": "question )" << i << R"(", "max_tokens": 9})" << "\n";
+      input << R"({"id": "r)" << i << R"(", "prompt": "question )" << i << R"(", "max_tokens": 9})"
+            << "\n";
     }
-    input << R"({"id": "bad", "prompt": 3})" << "\n";
+    input << R"({"id": "bad", "prompt": 3})"
+          << "\n";
   }
   ~GuestTest() override { std::filesystem::remove_all(folder_); }
 

@@ -16,7 +16,8 @@ TEST(Metrics, BucketsAreCumulative) {
   histogram.Add(9);
   std::string text;
   histogram.Append("h", "help", "m=\"x\"", text);
-  EXPECT_THAT(text, HasSubstr("h_bucket{m=\"x\",le=\"1\"} 1\nh_bucket{m=\"x\",le=\"2\"} 4\nh_bucket{m=\"x\",le=\"+Inf\"} 5\n"));
+  EXPECT_THAT(
+      text, HasSubstr("h_bucket{m=\"x\",le=\"1\"} 1\nh_bucket{m=\"x\",le=\"2\"} 4\nh_bucket{m=\"x\",le=\"+Inf\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("h_sum{m=\"x\"} 14.5\nh_count{m=\"x\"} 5\n"));
 }
 

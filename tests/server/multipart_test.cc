@@ -43,15 +43,16 @@ Form Read(std::string_view body, const std::vector<size_t>& cuts) {
 
 constexpr std::string_view kBody =
     "--XX\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
-    "--XX\r\ncontent-type: text/plain\r\nCONTENT-DISPOSITION: form-data; name=file; filename=\"a \\\"b\\\"; c.jsonl\"\r\n\r\n"
+    "--XX\r\ncontent-type: text/plain\r\nCONTENT-DISPOSITION: form-data; name=file; filename=\"a \\\"b\\\"; "
+    "c.jsonl\"\r\n\r\n"
     "{\"a\": 1}\r\n--X\r\n\r\n-\r\r\n--XX--\r\n";
 
 RC_GTEST_PROP(Multipart, FieldsDoNotDependOnHowTheBodyIsCut, ()) {
   const auto cuts = *rc::gen::container<std::vector<size_t>>(rc::gen::inRange<size_t>(0, 40));
   const Form form = Read(kBody, cuts);
   RC_ASSERT(form.status.ok());
-  RC_ASSERT(form.fields == std::vector<std::string>({"purpose|-|batch.",
-                                                     "file|a \"b\"; c.jsonl|{\"a\": 1}\r\n--X\r\n\r\n-\r."}));
+  RC_ASSERT(form.fields ==
+            std::vector<std::string>({"purpose|-|batch.", "file|a \"b\"; c.jsonl|{\"a\": 1}\r\n--X\r\n\r\n-\r."}));
 }
 
 TEST(Multipart, BrokenFormsAreRefused) {

@@ -6,21 +6,13 @@ namespace penstock::server {
 namespace {
 
 json::object BytesOf(const MemoryPlan& plan) {
-  return {{"budget", plan.budget_bytes},
-          {"dense", plan.dense_bytes},
-          {"kv", plan.kv_bytes},
-          {"activations", plan.activation_bytes},
-          {"experts", plan.expert_bytes},
-          {"fixed", plan.fixed_bytes}};
+  return {{"budget", plan.budget_bytes},          {"dense", plan.dense_bytes},    {"kv", plan.kv_bytes},
+          {"activations", plan.activation_bytes}, {"experts", plan.expert_bytes}, {"fixed", plan.fixed_bytes}};
 }
 
 json::object BytesOf(const DevicePlan& plan) {
-  return {{"name", plan.name},
-          {"budget", plan.budget_bytes},
-          {"dense", plan.dense_bytes},
-          {"kv", plan.kv_bytes},
-          {"activations", plan.activation_bytes},
-          {"experts", plan.expert_bytes},
+  return {{"name", plan.name},        {"budget", plan.budget_bytes},          {"dense", plan.dense_bytes},
+          {"kv", plan.kv_bytes},      {"activations", plan.activation_bytes}, {"experts", plan.expert_bytes},
           {"fixed", plan.fixed_bytes}};
 }
 

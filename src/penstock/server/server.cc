@@ -11,6 +11,7 @@
 #include "penstock/server/batch_runner.h"
 #include "penstock/server/batch_store.h"
 #include "penstock/server/messages_api.h"
+#include "penstock/server/page_route.h"
 #include "penstock/server/responses_api.h"
 
 namespace penstock::server {
@@ -42,6 +43,7 @@ absl::Status Serve(const ServerOptions& options,
   ApiServer api(options.api);
   AddMessagesRoutes(api);
   AddResponsesRoutes(api);
+  AddPageRoute(api);
   std::unique_ptr<BatchStore> store;
   std::optional<BatchApi> batches;
   if (!options.batch_dir.empty()) {
