@@ -14,9 +14,11 @@ using testing::HasSubstr;
 template <typename Convert>
 std::string Converted(const Convert& convert, std::string_view body) {
   std::optional<LineError> error;
-  const json::object chat = convert(json::parse(json::string_view(body.data(), body.size())).as_object(), error);
+  std::string ignored;
+  const json::object chat =
+      convert(json::parse(json::string_view(body.data(), body.size())).as_object(), error, ignored);
   if (error.has_value()) return error->param + ": " + error->message;
-  return std::string(json::serialize(chat));
+  return std::string(json::serialize(chat)) + (ignored.empty() ? "" : " without " + ignored);
 }
 
 std::string Messages(std::string_view body) { return Converted(ChatOfMessages, body); }
@@ -47,7 +49,9 @@ TEST(ChatForms, WhatMessagesCannotHonourIsNamed) {
   EXPECT_THAT(Messages(R"({"messages":[{"role":"user"}]})"), HasSubstr("messages: a message has no content"));
   EXPECT_THAT(Messages(R"({"messages":[{"role":"critic","content":"x"}]})"), HasSubstr("critic"));
   EXPECT_THAT(Messages(R"({"messages":[],"tools":[{"type":"web_search_20250305","name":"w"}]})"),
-              HasSubstr("tools of type \"web_search_20250305\""));
+              HasSubstr("\"tools\":[]} without tools.web_search_20250305"));
+  EXPECT_THAT(Messages(R"({"messages":[],"tools":[{"type":"bash_20250124","name":"b"}]})"),
+              HasSubstr("tools of type \"bash_20250124\""));
   EXPECT_THAT(Messages(R"({"messages":[],"mcp_servers":[{}]})"), HasSubstr("mcp_servers: is not supported"));
   EXPECT_THAT(Messages(R"({"messages":[],"tool_choice":"auto"})"), HasSubstr("tool_choice: expected an object"));
   EXPECT_THAT(Messages("{}"), HasSubstr("messages: is missing"));
@@ -81,7 +85,8 @@ TEST(ChatForms, WhatResponsesCannotHonourIsNamed) {
   EXPECT_THAT(Responses(R"({"input":"x","truncation":"auto"})"), HasSubstr("truncation"));
   EXPECT_THAT(Responses(R"({"input":[{"type":"item_reference","id":"a"}]})"), HasSubstr("item_reference"));
   EXPECT_THAT(Responses(R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})"), HasSubstr("input_image"));
-  EXPECT_THAT(Responses(R"({"input":"x","tools":[{"type":"web_search"}]})"), HasSubstr("web_search"));
+  EXPECT_THAT(Responses(R"({"input":"x","tools":[{"type":"web_search"}]})"), HasSubstr("without tools.web_search"));
+  EXPECT_THAT(Responses(R"({"input":"x","tools":[{"type":"custom"}]})"), HasSubstr("tools of type \"custom\""));
   EXPECT_THAT(Responses("{}"), HasSubstr("input: is missing"));
 }
 

@@ -102,7 +102,23 @@ absl::StatusOr<std::optional<ChatPrompts::Variant>> ChatPrompts::MakeVariant(
   for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
     if (TakesParts(variant.chat_template, role)) variant.part_roles.emplace_back(role);
   }
+  variant.writes_tools = WritesTools(variant.chat_template);
   return std::optional<Variant>(std::move(variant));
+}
+
+// Renders a tool, and looks for its name in the output. A template that fails gets the benefit of the doubt.
+bool ChatPrompts::WritesTools(const ChatTemplate& chat_template) const {
+  constexpr const char* kName = "TOOLOFTRIAL";
+  const json::object parameters = {{"type", "object"}, {"properties", json::object()}};
+  const json::object function = {{"name", kName}, {"description", "trial"}, {"parameters", parameters}};
+  const ChatParts chat{.messages = {},
+                       .tools = json::array{json::object{{"type", "function"}, {"function", function}}},
+                       .variables = {}};
+  const auto segments = RenderWith(chat_template, chat, {json::object{{"role", "user"}, {"content", "question"}}},
+                                   {.max_steps = kMaxTemplateSteps / 20});
+  return !segments.ok() || std::ranges::any_of(*segments, [](const TextSegment& segment) {
+    return segment.text.find(kName) != std::string::npos;
+  });
 }
 
 // Renders two parts, and looks for the texts of both in the output; quoted texts are a list that was printed as it is.
@@ -147,6 +163,9 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const ChatParts& ch
     return InputError("the model has a chat template for requests with tools only; give tools or use completions");
   }
   const Variant& variant = with_tools ? *tool_use_ : *general_;
+  if (!chat.tools.is_null() && !with_tools && !variant.writes_tools) {
+    return InputError("tools: the model's chat template does not show them to the model; leave them out");
+  }
   json::array messages = chat.messages;
   for (json::value& message : messages) {
     if (!message.is_object()) continue;

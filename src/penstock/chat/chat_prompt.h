@@ -31,11 +31,14 @@ class ChatPrompts {
   struct Variant {
     ChatTemplate chat_template;
     std::vector<std::string> part_roles;  // roles whose messages may have lists of parts
+    bool writes_tools = true;
   };
 
   absl::StatusOr<std::optional<Variant>> MakeVariant(const std::optional<std::string>& source) const;
   absl::StatusOr<std::vector<TextSegment>> RenderWith(const ChatTemplate& chat_template, const ChatParts& chat,
                                                       json::array messages, const TemplateLimits& limits = {}) const;
+  // Returns whether the template writes the tools of a chat.
+  bool WritesTools(const ChatTemplate& chat_template) const;
   // Returns whether the template writes a list of parts, in a message of this role, as the texts of the parts.
   bool TakesParts(const ChatTemplate& chat_template, std::string_view role) const;
 

@@ -12,6 +12,7 @@
 #include "penstock/server/batches/batch_api.h"
 #include "penstock/server/batches/batch_runner.h"
 #include "penstock/server/batches/batch_store.h"
+#include "penstock/server/page/page_route.h"
 
 namespace penstock::server {
 
@@ -42,6 +43,7 @@ absl::Status Serve(const ServerOptions& options,
   ApiServer api(options.api);
   AddMessagesRoutes(api);
   AddResponsesRoutes(api);
+  AddPageRoute(api);
   std::unique_ptr<BatchStore> store;
   std::optional<BatchApi> batches;
   if (!options.batch_dir.empty()) {

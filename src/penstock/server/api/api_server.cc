@@ -112,6 +112,14 @@ std::vector<json::object> SplitPrompts(json::object body) {
 
 }  // namespace
 
+HttpHeaders IgnoredHeader(const std::string& ignored) {
+  return ignored.empty() ? HttpHeaders() : HttpHeaders{{"X-Ignored-Params", ignored}};
+}
+
+void AddIgnored(std::string_view name, std::string& ignored) {
+  ignored += (ignored.empty() ? "" : ", ") + std::string(name);
+}
+
 absl::StatusOr<json::object> ParseBody(const std::string& body) {
   PENSTOCK_ASSIGN_OR_RETURN(json::value value, ParseJson(body, Fault::kInput));
   if (!value.is_object()) return InputError("expected a JSON object, found {}", JsonTypeName(value));

@@ -115,6 +115,10 @@ class ApiServer : public RequestHandler {
   Metrics metrics_;
 };
 
+// Returns the header that names what a request asked for and does not get; none if that is nothing.
+HttpHeaders IgnoredHeader(const std::string& ignored);
+// Adds a name to a list with commas.
+void AddIgnored(std::string_view name, std::string& ignored);
 // Parses a body that must be a JSON object.
 absl::StatusOr<json::object> ParseBody(const std::string& body);
 

@@ -145,7 +145,7 @@ class MessageConverter {
   json::array messages_;
 };
 
-json::array ToolsOf(FieldReader& fields, const json::value& tools) {
+json::array ToolsOf(FieldReader& fields, const json::value& tools, std::string& ignored) {
   json::array converted;
   if (!tools.is_array()) {
     fields.Fail("invalid_request", "tools", "expected a list of tools");
@@ -157,7 +157,12 @@ json::array ToolsOf(FieldReader& fields, const json::value& tools) {
       fields.Fail("invalid_request", "tools", "expected objects");
       continue;
     }
-    if (const std::string_view type = TypeOf(*object); !type.empty() && type != "custom") {
+    const std::string_view type = TypeOf(*object);
+    if (type.starts_with("web_search_") || type.starts_with("web_fetch_")) {
+      AddIgnored(fmt::format("tools.{}", Printable(Excerpt(type))), ignored);
+      continue;
+    }
+    if (!type.empty() && type != "custom") {
       fields.Fail("unsupported", "tools", fmt::format("tools of type \"{}\" are not supported", Excerpt(type)));
       continue;
     }
@@ -337,9 +342,11 @@ std::optional<ApiError> StartMessages(ApiServer& api, const std::shared_ptr<Exch
   if (fields.Find("max_tokens") == nullptr) fields.Fail("invalid_request", "max_tokens", "is missing");
   const bool is_stream = fields.Bool("stream").value_or(false);
   std::optional<LineError> error = fields.error();
-  const json::object chat = ChatOfMessages(*body, error);
+  std::string ignored;
+  const json::object chat = ChatOfMessages(*body, error, ignored);
   if (error.has_value()) return ErrorOf(*error);
   Answering::Args args{.exchange = exchange, .model_name = api.model_name(), .is_stream = is_stream};
+  args.headers = IgnoredHeader(ignored);
   if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return failed;
   const int64_t num_prompt_tokens = std::ssize(args.prompts[0].engine_request.prompt_ids);
   const BodyHead head = api.NewHead();
@@ -352,7 +359,8 @@ std::optional<ApiError> CountTokens(ApiServer& api, Exchange& exchange) {
   const absl::StatusOr<json::object> body = ParseBody(exchange.request().body);
   if (!body.ok()) return ErrorOf(body.status());
   std::optional<LineError> error;
-  const json::object chat = ChatOfMessages(*body, error);
+  std::string ignored;
+  const json::object chat = ChatOfMessages(*body, error, ignored);
   if (error.has_value()) return ErrorOf(*error);
   std::vector<PromptWork> work;
   if (const auto failed = api.MakeWork(chat, RequestKind::kChat, work)) return failed;
@@ -362,7 +370,7 @@ std::optional<ApiError> CountTokens(ApiServer& api, Exchange& exchange) {
 
 }  // namespace
 
-json::object ChatOfMessages(const json::object& body, std::optional<LineError>& error) {
+json::object ChatOfMessages(const json::object& body, std::optional<LineError>& error, std::string& ignored) {
   FieldReader fields(body, "");
   json::object chat;
   for (const auto& [name, chat_name] : kSameFields) {
@@ -374,12 +382,13 @@ json::object ChatOfMessages(const json::object& body, std::optional<LineError>& 
   if (messages == nullptr) fields.Fail("invalid_request", "messages", "is missing");
   if (messages != nullptr) converter.AddMessages(*messages);
   chat["messages"] = converter.TakeMessages();
-  if (const json::value* tools = fields.Find("tools")) chat["tools"] = ToolsOf(fields, *tools);
+  if (const json::value* tools = fields.Find("tools")) chat["tools"] = ToolsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) AddToolChoice(fields, *choice, chat);
   if (const json::value* thinking = fields.Find("thinking")) AddThinking(fields, *thinking, chat);
-  for (const std::string_view name : {"container", "mcp_servers", "context_management", "output_format"}) {
+  for (const std::string_view name : {"container", "mcp_servers", "output_format"}) {
     if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; leave it out");
   }
+  if (fields.Find("context_management") != nullptr) AddIgnored("context_management", ignored);
   if (!error.has_value()) error = fields.error();
   return chat;
 }

@@ -12,7 +12,8 @@ namespace penstock::server {
 // Adds /v1/messages and /v1/messages/count_tokens. The server must outlive its requests.
 void AddMessagesRoutes(ApiServer& api);
 
-// Returns the body of the same request to /v1/chat/completions. `error` names what is not supported.
-json::object ChatOfMessages(const json::object& body, std::optional<LineError>& error);
+// Returns the body of the same request to /v1/chat/completions. `error` names what is not supported. Leaves out tools
+// that a server runs, and says so in `ignored`: the model never hears of them.
+json::object ChatOfMessages(const json::object& body, std::optional<LineError>& error, std::string& ignored);
 
 }  // namespace penstock::server

@@ -110,12 +110,16 @@ class InputConverter {
   std::string reasoning_;  // of the assistant's next message
 };
 
-json::array FunctionsOf(FieldReader& fields, const json::value& tools) {
+json::array FunctionsOf(FieldReader& fields, const json::value& tools, std::string& ignored) {
   json::array converted;
   if (!tools.is_array()) fields.Fail("invalid_request", "tools", "expected a list of tools");
   for (const json::value& tool : tools.is_array() ? tools.get_array() : json::array()) {
     const json::object* object = tool.if_object();
     const std::string_view type = object == nullptr ? std::string_view() : FieldText(*object, "type");
+    if (type.starts_with("web_search") || type == "image_generation") {
+      AddIgnored(fmt::format("tools.{}", Printable(Excerpt(type))), ignored);
+      continue;
+    }
     if (type != "function") {
       fields.Fail("unsupported", "tools", fmt::format("tools of type \"{}\" are not supported", Excerpt(type)));
       continue;
@@ -376,9 +380,11 @@ std::optional<ApiError> StartResponse(ApiServer& api, const std::shared_ptr<Exch
   FieldReader fields(*body, "");
   const bool is_stream = fields.Bool("stream").value_or(false);
   std::optional<LineError> error = fields.error();
-  const json::object chat = ChatOfResponses(*body, error);
+  std::string ignored;
+  const json::object chat = ChatOfResponses(*body, error, ignored);
   if (error.has_value()) return ErrorOf(*error);
   Answering::Args args{.exchange = exchange, .model_name = api.model_name(), .is_stream = is_stream};
+  args.headers = IgnoredHeader(ignored);
   if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return failed;
   args.writer = std::make_unique<ResponsesWriter>(*body, api.NewHead(), api.model_name(),
                                                   args.prompts[0].engine_request.sampling.logprobs, api.token_text());
@@ -387,7 +393,7 @@ std::optional<ApiError> StartResponse(ApiServer& api, const std::shared_ptr<Exch
 
 }  // namespace
 
-json::object ChatOfResponses(const json::object& body, std::optional<LineError>& error) {
+json::object ChatOfResponses(const json::object& body, std::optional<LineError>& error, std::string& ignored) {
   FieldReader fields(body, "");
   json::object chat;
   for (const auto& [name, chat_name] :
@@ -406,7 +412,7 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
   if (input == nullptr) fields.Fail("invalid_request", "input", "is missing");
   if (input != nullptr) converter.AddInput(*input);
   chat["messages"] = converter.TakeMessages();
-  if (const json::value* tools = fields.Find("tools")) chat["tools"] = FunctionsOf(fields, *tools);
+  if (const json::value* tools = fields.Find("tools")) chat["tools"] = FunctionsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) chat["tool_choice"] = ToolChoiceOf(*choice);
   if (const json::value* text = fields.Find("text")) AddTextFormat(fields, *text, chat);
   if (const json::value* reasoning = fields.Find("reasoning"); reasoning != nullptr && reasoning->is_object()) {

@@ -11,7 +11,8 @@ namespace penstock::server {
 // The server must outlive its requests.
 void AddResponsesRoutes(ApiServer& api);
 
-// Returns the body of the same request to /v1/chat/completions. `error` names what is not supported.
-json::object ChatOfResponses(const json::object& body, std::optional<LineError>& error);
+// Returns the body of the same request to /v1/chat/completions. `error` names what is not supported. Leaves out tools
+// that a server runs, and says so in `ignored`: the model never hears of them.
+json::object ChatOfResponses(const json::object& body, std::optional<LineError>& error, std::string& ignored);
 
 }  // namespace penstock::server
