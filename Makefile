@@ -2,15 +2,17 @@
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
 # make nightly: tidy, tsan, COMBINATIONS random policies and 500 of ranks under sanitizers, random plans, 300 faults and
-#     120 of ranks, from a new SEED each day; the papers' tables are as docs/paper-tables.md has them
+#     120 of ranks, from a new SEED each day; a wheel of the Python package, with lm-evaluation-harness; the papers'
+#     tables are as docs/paper-tables.md has them
 # make tsan: tests of the floors with threads under the thread sanitizer
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
 # make format: clang-format on all C++ and CUDA files
+# make wheel: build and test a wheel of the Python package (scripts/wheel.sh)
 FUZZ_SECONDS ?= 60
 COMBINATIONS ?= 1100
 SEED ?= $(shell date +%Y%m%d)
 
-.PHONY: all deps release demo check gates nightly tsan paper-tables fuzz format tidy install clean
+.PHONY: all deps release demo check gates nightly tsan paper-tables fuzz format tidy install wheel clean
 all: release
 
 deps:
@@ -38,6 +40,7 @@ nightly: deps tidy tsan
 	@cd build/dev && PENSTOCK_TEST_RANK_COMBINATIONS=500 PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/ranks_test.cc
 	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/simulate_test --file=simulate/plan_properties_test.cc
 	@python3 bench/paper_tables/paper_tables.py --check
+	@scripts/wheel.sh --lm-eval
 	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
 
@@ -63,6 +66,9 @@ tidy:
 
 install: release
 	@cmake --build --preset release && cmake --install build/release $(if $(PREFIX),--prefix $(PREFIX))
+
+wheel: deps
+	@scripts/wheel.sh
 
 clean:
 	@rm -rf build

@@ -10,6 +10,8 @@ target_compile_options(penstock_flags INTERFACE
   $<BUILD_INTERFACE:-ffp-contract=off>  # the code fixes the order and rounding of every sum, not the compiler
   # GCC 12 warns about faults inside std::string that do not exist (its bug 105651) once it is precompiled.
   $<$<CXX_COMPILER_ID:GNU>:$<BUILD_INTERFACE:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-restrict>>
+  # The libraries also go into the Python extension, a shared object. With hidden symbols, calls stay direct.
+  $<$<NOT:$<CONFIG:Debug>>:$<BUILD_INTERFACE:-fPIC;-fvisibility=hidden>>
   $<$<BOOL:${PENSTOCK_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
 target_compile_features(penstock_flags INTERFACE cxx_std_20)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -51,6 +51,20 @@ def run(command, **kwargs):
     return subprocess.run(command, cwd=ROOT, check=False, **kwargs).returncode == 0
 
 
+def python_environment():
+    """Installs into build/python-env what the Python package is built and tested with; without PyPI, it is left out."""
+    folder = ROOT / "build" / "python-env"
+    wanted = (ROOT / "python" / "requirements.txt").read_text(encoding="utf-8")
+    installed = folder / "requirements.txt"
+    if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
+        return
+    pip = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
+    if run([sys.executable, "-m", "venv", folder]) and run([*pip, "-r", "python/requirements.txt"]):
+        installed.write_text(wanted, encoding="utf-8")
+    else:
+        print("check: skipped: the Python package: its tools cannot be installed from PyPI", flush=True)
+
+
 def build(preset):
     """Builds a preset, with warnings as errors and libraries in batches."""
     return (run(["cmake", "--preset", preset, "-DPENSTOCK_WERROR=ON", "-DPENSTOCK_UNITY=ON"], stdout=subprocess.DEVNULL)
@@ -114,6 +128,7 @@ def main():
             test("dev", counter, "slow", jobs=os.cpu_count() or 1)
         else:
             counter.add("dev build", False)
+    python_environment()
     if build("release"):
         test("release", counter, "slow" if args.fast else "")
         check_install(counter)

@@ -2,8 +2,8 @@
 # Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
 #
 # Usage: scripts/install-deps.sh [--check | --all]
-#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, lld, Python's venv, and a cross
-#            compiler and an emulator for the test of the NEON kernels (about 700 MB more)
+#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, lld, Python's venv and headers, and a
+#            cross compiler and an emulator for the test of the NEON kernels (about 700 MB more)
 #   --all    also installs these and the fuzzers' runtime (about 50 MB more)
 #
 # Runs as root or through sudo. If nothing is missing, it says so and does nothing.
@@ -14,7 +14,7 @@ libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev lib
 libxxhash-dev libutf8proc-dev libcereal-dev"
 ranks="libopenmpi-dev openmpi-bin"
 tests="libboost-context1.81-dev libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
-check="clang-14 clang clang-format clang-tidy lld python3-venv"
+check="clang-14 clang clang-format clang-tidy lld python3-venv python3-dev"
 [ "$(uname -m)" = aarch64 ] || check="$check g++-aarch64-linux-gnu qemu-user-static"
 all="libclang-rt-14-dev"
 

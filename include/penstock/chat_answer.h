@@ -57,12 +57,12 @@ ChatAnswer ReadAnswer(AnswerStream& stream, std::span<const TokenId> ids, std::s
 // Returns a stream for models whose answers have no parts: all text is content.
 std::unique_ptr<AnswerStream> NewPlainAnswerStream();
 
-// The text that a call of one tool must be: the prefix, JSON that fits the schema, and the suffix. Special tokens stand
-// in both texts as they are spelled.
-struct ToolCallShape {
-  std::string prefix;
-  std::string schema;  // JSON Schema of the arguments
-  std::string suffix;
+// How to make a model call a tool: the prompt goes on with the beginning of the call, and the answer must be JSON that
+// fits a schema.
+struct ForcedCall {
+  std::string name;                 // of the tool
+  std::vector<TokenId> prefix_ids;  // to be added to the prompt
+  std::string schema;               // JSON Schema of the arguments
 };
 
 }  // namespace penstock

@@ -29,6 +29,7 @@
 #include "penstock/chat.h"
 #include "penstock/chat_answer.h"
 #include "penstock/formats.h"
+#include "penstock/output_format.h"
 #include "penstock/policy.h"
 #include "penstock/token_id.h"
 
@@ -73,8 +74,13 @@ struct Request {
   // With max_tokens 0: other tokens whose log-probabilities are wanted in the place of first_scored. This is then at
   // least 1, and may lie directly behind the prompt.
   std::vector<TokenId> rivals = {};
-  // Requests with a higher priority get places first.
+  // Requests with a higher priority get places first, also places of running requests. These then wait, and go on later
+  // with the same answer.
   int priority = 0;
+  // The answer follows this format (Engine::CompileFormat), and ends when nothing can follow. End-of-sequence tokens
+  // and stop_token_ids are allowed only where the format allows the answer to end; stop texts cut it anywhere. Tokens
+  // that the format forces are not sampled: penalties, biases and bad_words do not apply to them.
+  std::shared_ptr<const Constraint> constraint = {};
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -89,7 +95,7 @@ struct TokenLogprobs {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
-// What an answer has gained in a step. The spans are valid during the call that hands them out.
+// The tokens and text that an answer has gained in a step. The spans are valid during the call that hands them out.
 struct AnswerPiece {
   RequestId request_id = 0;
   std::span<const TokenId> token_ids;
@@ -126,6 +132,8 @@ struct ModelInfo {
   // Maximum bytes of a prompt's text. A longer text cannot fit the context, whatever its tokens, so it can be refused
   // without tokenizing. 0: unknown.
   uint64_t max_prompt_bytes = 0;
+  // Maximum bytes that the first CompileFormat() takes beside the format itself. The caller counts them (CallerMemory).
+  uint64_t format_bytes = 0;
 };
 
 struct CallerMemory {
@@ -272,9 +280,9 @@ enum class ExpertLocation : uint8_t {
 struct LiveView {
   int64_t num_moe_layers = 0;
   int64_t num_experts = 0;
-  std::vector<ExpertLocation> locations;  // [num_moe_layers, num_experts]
-  std::vector<int64_t> chosen;            // [num_moe_layers, num_experts]: how often routers chose an expert
-  std::vector<PartSeconds> parts;
+  std::vector<ExpertLocation> locations = {};  // [num_moe_layers, num_experts]
+  std::vector<int64_t> chosen = {};            // [num_moe_layers, num_experts]: how often routers chose an expert
+  std::vector<PartSeconds> parts = {};
 };
 
 struct ProcessorRates {
@@ -318,10 +326,10 @@ class Engine {
     (void)prompt_ids, (void)chat;
     return NewPlainAnswerStream();
   }
-  // Returns the text that a call of `tool` must be, a JSON object as in OpenAI's `tools`. kInput when the model has no
-  // tool calls, or writes arguments in another form than JSON.
-  virtual absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const {
-    (void)tool;
+  // Returns how to make a model call `tool`, a JSON object as in OpenAI's `tools`, behind a prompt. kInput when the
+  // model has no tool calls, or writes arguments in another form than JSON.
+  virtual absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {
+    (void)prompt_ids, (void)tool;
     return absl::UnimplementedError("the engine has no tool calls");
   }
   // Returns the bytes that a token adds to a text, perhaps a part of a character. A token that begins the text may lose
@@ -330,6 +338,13 @@ class Engine {
 
   // Checks the request against the model, as Submit() does. May be called beside the engine's thread.
   virtual absl::Status Check(const Request& request) const = 0;
+  // Compiles an output format for requests. Any thread may call it at any time. kInput when the format is invalid, not
+  // supported or too large; the message names the keyword or the place.
+  virtual absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const {
+    (void)format;
+    return absl::UnimplementedError("this engine has no output formats");
+  }
+
   // Checks the request against the model, and queues it. The next step admits the requests that share the most with
   // what is computed. A kInput error leaves the engine unchanged.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;

@@ -227,7 +227,12 @@ def size_rows():
             ("label of no choice", {"choices": ["a", "b"], "label": "c"}, "label"),
             ("turns empty", {"prompt": None, "turns": []}, "turns"),
             ("turn number", {"prompt": None, "turns": [7]}, "turns"),
-            ("turn empty", {"prompt": None, "turns": [""]}, "turns")):
+            ("turn empty", {"prompt": None, "turns": [""]}, "turns"),
+            ("schema", {"guided_json": {"not": {}}}, "#/not: the keyword is not supported"),
+            ("regex", {"guided_regex": "(?=a)"}, "look-around"),
+            ("grammar", {"grammar": "root ::= root"}, "no text matches"),
+            ("nested grammar", {"grammar": "root ::= " + "(" * 60000 + "a" + ")" * 60000}, "more than the limit"),
+            ("two formats", {"guided_regex": "a", "grammar": "root ::= [a]"}, "leave one of the two out")):
         bad.append((name, request(name, **fields), pattern))
     for name, line, pattern in bad:
         yield "J5", name, job([request("first"), line, request("last")], {2: ("invalid_request", pattern)})
@@ -241,7 +246,6 @@ def size_rows():
                                   ("best_of", {"best_of": 3}, "value of n"),
                                   ("typing error", {"max_token": 3}, "did you mean max_tokens"),
                                   ("topk", {"topk": 3}, "did you mean top_k"), ("Seed", {"Seed": 3}, "did you mean seed"),
-                                  ("guided_json", {"guided_json": {}}, "leave it out"),
                                   ("turns with choices", {"prompt": None, "turns": ["x"], "choices": ["a"]}, "have none"),
                                   ("choices and echo", {"choices": ["a"], "echo": True}, "is only scored"),
                                   ("stream", {"stream": True}, "no streams")):

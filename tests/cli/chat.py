@@ -84,6 +84,7 @@ def check_history(chat, folder):
 def check_commands(chat, folder):
     for line, reply in (("/help", "/retry"), ("/martian", "unknown command /martian"), ("/undo", "nothing to undo"),
                         ("/retry", "no question"), ("/load", "expected /load FILE"), ("/stats", "tokens/s"),
+                        (f"/save {program.DEMO_MODEL}/config.json", "config.json"),
                         (f"/load {folder}/none", "No such file"), ("/set temperature x", "temperature"),
                         ("/set temperature", "/set NAME VALUE"), ("/set temperature 0.7\n/set top_k 5", ""),
                         ("/set enable_thinking false", "template sees enable_thinking = false")):

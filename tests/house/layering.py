@@ -29,8 +29,8 @@ BANNED = [
 ]
 
 # The environment variables that src/ may read. The manual must document each of them.
-ENVIRONMENT = {"HOME", "NO_COLOR", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PENSTOCK_FORCE_ISA", "PMI_RANK",
-               "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", "TERM", "XDG_CACHE_HOME"}
+ENVIRONMENT = {"HOME", "NO_COLOR", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PENSTOCK_API_KEY",
+               "PENSTOCK_FORCE_ISA", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", "TERM", "XDG_CACHE_HOME"}
 
 
 def floors(root):

@@ -172,7 +172,9 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"turns": ["x"], "n": 2})", "unsupported", "n", "its own line"},
       {R"({"prompt": "x", "n": 2, "logprobs": 1})", "unsupported", "n", "log-probabilities"},
       {Chat(user + R"("stream": true)"), "unsupported", "body.stream", "streams"},
-      {Chat(user + R"("response_format": {"type": "json_object"})"), "unsupported", "body.response_format", "text"},
+      {Chat(user + R"("response_format": {"type": "xml"})"), "unsupported", "body.response_format", "json_schema"},
+      {Chat(user + R"("response_format": {"type": "json_schema"})"), "invalid_request", "body.response_format",
+       "json_schema.schema"},
       {Chat(user + R"("presence_penalty": 2.5)"), "invalid_request", "body.presence_penalty", "at most 2"},
       {Chat(user + R"("logit_bias": {"5": 101})"), "invalid_request", "body.logit_bias", "-100 to 100"},
       {Chat(user + R"("logit_bias": {"five": 1})"), "invalid_request", "body.logit_bias", "\"five\""},
@@ -180,14 +182,23 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {Chat(user + R"("bad_words": [""])"), "invalid_request", "body.bad_words", "1 to"},
       {Chat(user + R"("stop_token_ids": [1.5])"), "invalid_request", "body.stop_token_ids", "found 1.5"},
       {Chat(user + R"("min_tokens": -1)"), "invalid_request", "body.min_tokens", "found -1"},
-      {Chat(user + R"("guided_json": {})"), "unsupported", "body.guided_json", "leave it out"},
+      {Chat(user + R"("guided_json": 3)"), "invalid_request", "body.guided_json", "JSON schema"},
+      {Chat(user + R"("guided_choice": [])"), "invalid_request", "body.guided_choice", "at least one"},
+      {Chat(user + R"("guided_regex": "a", "grammar": "root ::= [a]")"), "invalid_request", "body.grammar",
+       "guided_regex"},
+      {Chat(user + R"("structured_outputs": {"structural_tag": 1})"), "unsupported", "body.structured_outputs",
+       "regex"},
+      {R"({"prompt": "x", "choices": ["a"], "guided_regex": "a"})", "unsupported", "guided_regex", "only scored"},
       {R"({"prompt": "x", "use_beam_search": true})", "unsupported", "use_beam_search", "leave it out"},
       {R"({"prompt": "x", "max_new_tokens": 5})", "unsupported", "max_new_tokens", "use max_tokens"},
       {R"({"prompt": "x", "n_predict": 5})", "unsupported", "n_predict", "use max_tokens"},
       {R"({"prompt": "x", "max_token": 5})", "unsupported", "max_token", "did you mean max_tokens?"},
       {R"({"prompt": "x", "temprature": 5})", "unsupported", "temprature", "did you mean temperature?"},
       {Chat(user + R"("top_logprobs": 3)"), "invalid_request", "body.top_logprobs", "needs"},
-      {Chat(user + R"("tools": [{}], "tool_choice": "required")"), "unsupported", "body.tool_choice", "auto"},
+      {Chat(user + R"("tools": [{}, {}], "tool_choice": "required")"), "unsupported", "body.tool_choice", "single"},
+      {Chat(user + R"("tools": [{}], "tool_choice": "any")"), "invalid_request", "body.tool_choice", "auto"},
+      {Chat(user + R"("tools": [{"name": "f"}], "tool_choice": {"type": "function", "function": {"name": "g"}})"),
+       "invalid_request", "body.tool_choice", "there is no tool g"},
       {Chat(user + R"("echo": true)"), "unsupported", "body.echo", "only completions"},
       {R"({"turns": ["x"], "prompt_logprobs": 1})", "unsupported", "prompt_logprobs", "several prompts"},
       {R"({"prompt": "x", "prompt_logprobs": 1, "n": 2})", "unsupported", "n", "no prompt_logprobs"},
@@ -203,7 +214,7 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": "x", "frequency_penalty": -3})", "invalid_request", "frequency_penalty", "-2 or more"},
       {R"({"prompt": "x", "tools": [{}]})", "unsupported", "tools", "messages"},
       {R"({"prompt": "x", "reasoning_effort": "low"})", "unsupported", "reasoning_effort", "messages"},
-      {R"({"turns": ["x"], "response_format": {"type": "json_schema"}})", "unsupported", "response_format", "text"},
+      {R"({"turns": ["x"], "response_format": {"type": "xml"}})", "unsupported", "response_format", "text"},
       {Chat(user + R"("tools": ["f"])"), "invalid_request", "body.tools", "found string"},
       {Chat(user + R"("tools": {})"), "invalid_request", "body.tools", "found object"},
       {Chat(user + R"("functions": [{"name": "f"}])"), "unsupported", "body.functions", "tools"},
@@ -327,6 +338,27 @@ TEST(RequestLine, IntegersRoundTrip) {
     RC_ASSERT(line.error.has_value() == (n < 1 || n > kMaxContext));
     if (!line.error.has_value()) RC_ASSERT(line.request.sampling.max_tokens == n);
   }));
+}
+
+TEST(RequestLineTest, ReadsOutputFormats) {
+  using Kind = OutputFormat::Kind;
+  const auto format = [](const std::string& fields) {
+    const RequestLine line = ParseRequestLine(R"({"prompt": "x", )" + fields + "}", 1);
+    EXPECT_FALSE(line.error.has_value()) << line.error->message;
+    return line.request.format.has_value() ? line.request.format->format : OutputFormat{Kind::kJson, "none"};
+  };
+  EXPECT_EQ(format(R"("response_format": {"type": "text"})"), (OutputFormat{Kind::kJson, "none"}));
+  EXPECT_EQ(format(R"("response_format": {"type": "json_object"})"), (OutputFormat{Kind::kJson, ""}));
+  EXPECT_EQ(format(R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+                     "schema": {"type": "null"}}})"),
+            (OutputFormat{Kind::kJsonSchema, R"({"type":"null"})"}));
+  EXPECT_EQ(format(R"("guided_json": "{\"type\": 1}")"), (OutputFormat{Kind::kJsonSchema, R"({"type": 1})"}));
+  EXPECT_EQ(format(R"("json_schema": {"a": 1})"), (OutputFormat{Kind::kJsonSchema, R"({"a":1})"}));
+  EXPECT_EQ(format(R"("structured_outputs": {"regex": "a+", "json": null})"), (OutputFormat{Kind::kRegex, "a+"}));
+  EXPECT_EQ(format(R"("structured_outputs": {"json_object": true})"), (OutputFormat{Kind::kJson, ""}));
+  EXPECT_EQ(format(R"("grammar": "root ::= [a]")"), (OutputFormat{Kind::kGrammar, "root ::= [a]"}));
+  EXPECT_EQ(format(R"("guided_choice": ["a\"b", "c\n\\"])"),
+            (OutputFormat{Kind::kGrammar, R"(root ::= "a\"b" | "c\x0a\\")"}));
 }
 
 }  // namespace

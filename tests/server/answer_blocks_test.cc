@@ -1,12 +1,12 @@
 // Proves that deltas become blocks that begin, grow and end one after the other.
 #include <gtest/gtest.h>
 
-#include "penstock/server/answer_blocks.h"
+#include "penstock/server/api/answer_blocks.h"
 
 namespace penstock::server {
 namespace {
 
-using Kind = AnswerDelta::Kind;
+using DeltaKind = AnswerDelta::Kind;
 
 std::string Told(const std::vector<AnswerDelta>& deltas) {
   std::string told;
@@ -23,10 +23,14 @@ std::string Told(const std::vector<AnswerDelta>& deltas) {
 }
 
 TEST(AnswerBlocks, EachKindIsABlock) {
-  EXPECT_EQ(Told({{Kind::kReasoning, "a"}, {Kind::kReasoning, "b"}, {Kind::kContent, ""}, {Kind::kContent, "c"}}),
+  EXPECT_EQ(Told({{DeltaKind::kReasoning, "a"},
+                  {DeltaKind::kReasoning, "b"},
+                  {DeltaKind::kContent, ""},
+                  {DeltaKind::kContent, "c"}}),
             "[0r:a,b,ab][1t:c,c]");
-  EXPECT_EQ(Told({{Kind::kCallBegin, "f", 0}, {Kind::kCallArguments, "{}", 0}, {Kind::kCallBegin, "g", 1}}),
-            "[0cf:{},{}][1cg:]");
+  EXPECT_EQ(
+      Told({{DeltaKind::kCallBegin, "f", 0}, {DeltaKind::kCallArguments, "{}", 0}, {DeltaKind::kCallBegin, "g", 1}}),
+      "[0cf:{},{}][1cg:]");
 }
 
 TEST(AnswerBlocks, AnEmptyAnswerIsAnEmptyText) {

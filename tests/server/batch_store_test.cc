@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "penstock/server/batch_store.h"
+#include "penstock/server/batches/batch_store.h"
 
 namespace penstock::server {
 namespace {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "penstock/server/messages_api.h"
-#include "penstock/server/responses_api.h"
+#include "penstock/server/api/messages_api.h"
+#include "penstock/server/api/responses_api.h"
 
 namespace penstock::server {
 namespace {

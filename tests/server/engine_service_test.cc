@@ -12,8 +12,8 @@
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
 #include "penstock/job/job.h"
+#include "penstock/server/batches/guest_engine.h"
 #include "penstock/server/engine_service.h"
-#include "penstock/server/guest_engine.h"
 #include "tests/job/fake_engine.h"
 
 namespace penstock::server {

@@ -300,8 +300,8 @@ TEST_F(HttpServerTest, ResponsesUnderWayEndBeforeTheServer) {
   Client client = Connect();
   client.Send(Post("/hold", ""));
   std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
-  std::thread stopper([&] { server_->Stop(60); });
   Client idle = Connect();
+  std::thread stopper([&] { server_->Stop(60); });
   exchange->Respond({.body = "held"});
   exchange.reset();
   EXPECT_THAT(client.UntilEnd(), HasSubstr("held"));

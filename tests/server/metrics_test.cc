@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "penstock/server/metrics.h"
+#include "penstock/server/api/metrics.h"
 
 namespace penstock::server {
 namespace {
@@ -26,7 +26,9 @@ TEST(Metrics, RequestsAreCountedByHowTheyEnd) {
   metrics.AddRequest({.is_good = true, .finish_reason = FinishReason::kLength, .completion_tokens = 3, .total_s = 1});
   metrics.AddRequest({.is_good = false});
   metrics.AddRefusal("too_many_requests");
-  const std::string text = metrics.Text({.name = "a\"b\n"}, {}, {}, 7, 8);
+  ModelInfo model;
+  model.name = "a\"b\n";
+  const std::string text = metrics.Text(model, {}, {}, 7, 8);
   EXPECT_THAT(text, HasSubstr("vllm:request_success_total{model_name=\"a\\\"b \",finished_reason=\"length\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("finished_reason=\"abort\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("reason=\"too_many_requests\"} 1\n"));

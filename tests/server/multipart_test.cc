@@ -3,7 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "penstock/base/status.h"
-#include "penstock/server/multipart.h"
+#include "penstock/server/batches/multipart.h"
 
 namespace penstock::server {
 namespace {

@@ -45,6 +45,17 @@ inline constexpr int64_t kMaxTemplateSteps = 10'000'000;
 inline constexpr int64_t kMaxTemplateOutputBytes = 4ll << 20;
 inline constexpr int kMaxTemplateDepth = 100;
 
+// Output formats: JSON schemas, regular expressions and grammars of requests.
+inline constexpr uint64_t kMaxSchemaBytes = 1ull << 20;
+inline constexpr uint64_t kMaxGrammarBytes = 64ull << 10;
+inline constexpr int kMaxGrammarDepth = 100;
+inline constexpr int32_t kMaxGrammarRepeat = 1 << 24;
+inline constexpr int64_t kMaxGrammarStates = 1 << 17;
+inline constexpr int64_t kMaxGrammarSteps = 1 << 24;   // of a compilation
+inline constexpr int64_t kMaxPatternStates = 1 << 13;  // of a pattern that is combined with other keywords
+inline constexpr size_t kMaxGrammarThreads = 1024;     // ways in which a text may match so far
+inline constexpr int64_t kMaxMaskSteps = 1 << 26;      // that the mask of one token takes
+
 // Requests.
 inline constexpr int64_t kMaxJobShards = 4096;
 inline constexpr uint64_t kMaxRequestLineBytes = 16ull << 20;

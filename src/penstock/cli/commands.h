@@ -190,6 +190,8 @@ struct PlanFlags {
   bool as_json = false;
 };
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags);
+// Returns the JSON that `penstock plan --json` prints.
+absl::StatusOr<std::string> PlanJson(const DescribedFlags& flags);
 
 // penstock simulate: run a workload in virtual time.
 struct SimulateFlags {

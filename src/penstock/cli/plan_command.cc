@@ -380,7 +380,33 @@ absl::StatusOr<std::string> Plot(const Described& described, const PolicyChoice&
                  fmt::format("Decoding {}", described.model.name()));
 }
 
+// A plan, and all that was compared with it.
+struct Planned {
+  Described described;  // with the options of the best policy
+  std::vector<PolicyChoice> choices;
+  std::vector<WhatIf> whatifs;
+
+  const PolicyChoice& best() const { return choices.front(); }
+};
+
+absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags));
+  // A run that computes the workload holds this memory, too.
+  const InputReport report = ReportOf(described.workload);
+  described.options.caller_memory = [report](const ModelInfo& model) { return JobMemory(report, model); };
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices,
+                            SearchPolicies(described.model, described.hardware, described.workload, described.options));
+  std::vector<WhatIf> whatifs = WhatIfs(described, flags.config_path, choices.front()).Run();
+  described.options = choices.front().options;
+  return Planned{std::move(described), std::move(choices), std::move(whatifs)};
+}
+
 }  // namespace
+
+absl::StatusOr<std::string> PlanJson(const DescribedFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Planned plan, MakePlan(flags));
+  return Json(plan.described, plan.choices, plan.whatifs);
+}
 
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   if (flags.described.hardware == "list") {
@@ -390,22 +416,15 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   const std::string& model_dir = flags.described.model.engine.model_dir;
   PENSTOCK_ASSIGN_OR_RETURN(OutputFile policy, OutputFile::Open("--output", flags.policy_output_path, model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(OutputFile plot, OutputFile::Open("--plot", flags.plot_path, model_dir));
-  PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags.described));
-  // A run that computes the workload holds this memory, too.
-  const InputReport report = ReportOf(described.workload);
-  described.options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<PolicyChoice> choices,
-                            SearchPolicies(described.model, described.hardware, described.workload, described.options));
-  const PolicyChoice& best = choices.front();
-  const std::vector<WhatIf> whatifs = WhatIfs(described, flags.described.config_path, best).Run();
-  described.options = best.options;
-  PENSTOCK_RETURN_IF_ERROR(WriteFully(
-      STDOUT_FILENO, flags.as_json ? Json(described, choices, whatifs) : Text(described, choices, whatifs), "stdout"));
+  PENSTOCK_ASSIGN_OR_RETURN(const Planned plan, MakePlan(flags.described));
+  const std::string report = flags.as_json ? Json(plan.described, plan.choices, plan.whatifs)
+                                           : Text(plan.described, plan.choices, plan.whatifs);
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, report, "stdout"));
   if (plot.is_wanted()) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string drawing, Plot(described, best));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string drawing, Plot(plan.described, plan.best()));
     PENSTOCK_RETURN_IF_ERROR(plot.Write(drawing));
   }
-  PENSTOCK_RETURN_IF_ERROR(policy.Write(std::string(json::serialize(PolicyJson(best.options))) + "\n"));
+  PENSTOCK_RETURN_IF_ERROR(policy.Write(std::string(json::serialize(PolicyJson(plan.best().options))) + "\n"));
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <optional>
 
 #include "absl/container/flat_hash_set.h"
@@ -24,6 +23,7 @@
 #include "penstock/engine/request_check.h"
 #include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
+#include "penstock/engine/waiting_list.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/measure/learned_routing.h"
 #include "penstock/measure/routing_study.h"
@@ -58,25 +58,30 @@ class EngineImpl : public InstrumentedEngine {
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
     return model_->NewAnswerStream(prompt_ids, chat);
   }
-  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override { return model_->CallShape(tool); }
+  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> ids, std::string_view tool) const override {
+    return model_->ForceCall(ids, tool);
+  }
   std::string TokenBytes(TokenId id, bool begins_text) const override { return model_->TokenBytes(id, begins_text); }
 
+  absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
+    return model_->CompileFormat(format);
+  }
   absl::Status Check(const Request& request) const override {
     Request checked = request;
     BeginDecoding(*model_, checked);
     return CheckRequest(checked, *model_, policy().plan.context_length);
   }
   absl::StatusOr<RequestId> Submit(Request request) override;
-  std::vector<RequestId> DropWaiting() override;
+  std::vector<RequestId> DropWaiting() override { return waiting_.Clear(); }
   bool Cancel(RequestId id) override;
   void SetPieceSink(std::function<void(const AnswerPiece&)> sink) override { piece_sink_ = std::move(sink); }
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
-  int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
-  int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }
+  int64_t num_waiting() const override { return waiting_.size(); }
+  int64_t num_waiting_tokens() const override { return waiting_.num_tokens(); }
   absl::StatusOr<std::vector<Completion>> Step() override;
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids, int64_t num_encoded) override;
-  LiveView View() const override;
+  LiveView View() const override { return executor_->View(); }
   MachineRates MeasureRates() override {
     PENSTOCK_CHECK(idle());
     const MachineRates rates = executor_->MeasureRates();
@@ -116,9 +121,10 @@ class EngineImpl : public InstrumentedEngine {
             .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens()),
             .num_encoded = sequence.num_encoded()};
   }
-  // Returns the waiting request that is admitted next: of the first ones, the one that shares the most pages.
-  size_t ChooseWaiting() const;
   void Admit();
+  // Takes the place of the running sequence with the lowest priority, if that is below `priority`: of several, from the
+  // one with the least to compute again.
+  bool PauseBelow(int priority);
   // Returns the state of a running sequence, after it has skipped what others have computed. A sequence waits if
   // another one will compute its next page in this step; `pages` are those that will be computed.
   absl::StatusOr<SequenceState> Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages);
@@ -149,9 +155,7 @@ class EngineImpl : public InstrumentedEngine {
   std::optional<RowSampler> sampler_;  // set by CreateExecutor()
 
   RequestId next_request_id_ = 1;
-  std::deque<std::unique_ptr<Sequence>> waiting_;  // the highest priority first
-  int64_t num_waiting_tokens_ = 0;                 // of their prompts
-  int64_t num_passed_over_ = 0;                    // how often the first waiting request has been passed over
+  WaitingList waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   RowBatch batch_;
   std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
@@ -281,18 +285,6 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   return absl::OkStatus();
 }
 
-LiveView EngineImpl::View() const {
-  LiveView view;
-  executor_->AddLocations(view);
-  if (const std::optional<RoutingCounts>& counts = recorders_->counts(); counts.has_value()) {
-    for (const std::vector<int64_t>& layer : counts->chosen) {
-      view.chosen.insert(view.chosen.end(), layer.begin(), layer.end());
-    }
-  }
-  view.parts = recorders_->parts();
-  return view;
-}
-
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   BeginDecoding(*model_, request);
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request, *model_, policy().plan.context_length));
@@ -301,21 +293,13 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   request.sampling.max_tokens =
       std::max<int64_t>(0, std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt));
   const RequestId id = next_request_id_++;
-  const auto place =
-      std::ranges::find_if(waiting_, [&](const auto& sequence) { return sequence->priority() < request.priority; });
-  waiting_.insert(place, std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
-  num_waiting_tokens_ += num_prompt;
+  waiting_.Add(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
   return id;
 }
 
 bool EngineImpl::Cancel(RequestId id) {
-  const auto is_it = [&](const auto& sequence) { return sequence->id() == id; };
-  if (const auto found = std::ranges::find_if(waiting_, is_it); found != waiting_.end()) {
-    num_waiting_tokens_ -= (*found)->num_prompt_tokens();
-    waiting_.erase(found);
-    return true;
-  }
-  const auto found = std::ranges::find_if(running_, is_it);
+  if (waiting_.Remove(id)) return true;
+  const auto found = std::ranges::find_if(running_, [&](const auto& sequence) { return sequence->id() == id; });
   if (found == running_.end()) return false;
   Sequence& sequence = **found;
   if (!sequence.failed()) sequence.kv()->Finish(sequence.token_ids(), sequence.num_computed());
@@ -323,38 +307,34 @@ bool EngineImpl::Cancel(RequestId id) {
   return true;
 }
 
-std::vector<RequestId> EngineImpl::DropWaiting() {
-  std::vector<RequestId> ids;
-  for (const auto& sequence : waiting_) ids.push_back(sequence->id());
-  waiting_.clear();
-  num_waiting_tokens_ = 0;
-  return ids;
-}
-
-size_t EngineImpl::ChooseWaiting() const {
-  // A request is passed over only this often, so all get their turn.
-  constexpr int64_t kMaxPassedOver = 64;
-  constexpr size_t kNumCompared = 64;
-  if (num_passed_over_ >= kMaxPassedOver) return 0;
-  size_t best = 0;
-  int64_t most = 0;
-  for (size_t i = 0; shares_prefixes_ && waiting_.size() > 1 && i < std::min(waiting_.size(), kNumCompared); ++i) {
-    if (waiting_[i]->priority() < waiting_[0]->priority()) break;
-    const int64_t num_shared = KvSequence::NumShared(KvArgsOf(*waiting_[i]));
-    if (num_shared > most) {
-      best = i;
-      most = num_shared;
-    }
-  }
-  return best;
+bool EngineImpl::PauseBelow(int priority) {
+  // A network that replaces routers has a state that depends on how a sequence was cut into passes.
+  if (policy().schedule.replaces_routers || running_.empty()) return false;
+  const auto cost = [](const std::unique_ptr<Sequence>& sequence) {
+    return std::pair(sequence->priority(), sequence->num_computed());
+  };
+  const auto least = std::ranges::min_element(running_, {}, cost);
+  if ((*least)->priority() >= priority) return false;
+  (*least)->kv()->Finish((*least)->token_ids(), (*least)->num_computed());
+  (*least)->Pause();
+  waiting_.AddPaused(std::move(*least));
+  running_.erase(least);
+  return true;
 }
 
 void EngineImpl::Admit() {
-  while (!waiting_.empty() && num_running() < policy().plan.batch_size) {
-    const size_t next = ChooseWaiting();
-    Sequence& sequence = *waiting_[next];
-    std::optional<KvSequence> kv = KvSequence::Create(KvArgsOf(sequence));
-    if (!kv.has_value()) return;  // tries again after a running sequence released its pages
+  while (!waiting_.empty()) {
+    const auto num_shared = [&](const Sequence& sequence) {
+      return shares_prefixes_ ? KvSequence::NumShared(KvArgsOf(sequence)) : 0;
+    };
+    const size_t next = waiting_.Choose(num_shared);
+    Sequence& sequence = waiting_[next];
+    std::optional<KvSequence> kv =
+        num_running() < policy().plan.batch_size ? KvSequence::Create(KvArgsOf(sequence)) : std::nullopt;
+    if (!kv.has_value()) {
+      if (PauseBelow(sequence.priority())) continue;
+      return;  // tries again after a running sequence released its place and its pages
+    }
     sequence.kv().emplace(*std::move(kv));
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
@@ -362,10 +342,7 @@ void EngineImpl::Admit() {
       sequence.AdvanceComputed(num_skipped);
       stats_.prompt_tokens += num_skipped;
     }
-    num_waiting_tokens_ -= sequence.num_prompt_tokens();
-    num_passed_over_ = next == 0 ? 0 : num_passed_over_ + 1;
-    running_.push_back(std::move(waiting_[next]));
-    waiting_.erase(waiting_.begin() + static_cast<int64_t>(next));
+    running_.push_back(waiting_.Take(next));
   }
 }
 
@@ -393,7 +370,8 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
   return SequenceState{
       .num_computed = sequence.num_computed(),
       .num_pending = sequence.num_pending(),
-      .in_prefill = sequence.in_prefill(),
+      // Tokens that a format forces are computed like a part of a prompt.
+      .in_prefill = sequence.in_prefill() || sequence.num_pending() > 1,
       .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second,
       .num_to_encode = sequence.num_to_encode()};
 }
@@ -420,7 +398,7 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
     const auto shares_prefix = [&](const Sequence& sequence) { return KvSequence::NumShared(KvArgsOf(sequence)) > 0; };
     batch_.next_rows = NextRowsOf({.running = running_,
                                    .chosen = chosen,
-                                   .waiting = waiting_,
+                                   .waiting = waiting_.sequences(),
                                    .num_places = static_cast<size_t>(policy().plan.batch_size),
                                    .shares_prefix = shares_prefix},
                                   policy().pass_limits());

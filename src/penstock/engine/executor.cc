@@ -364,11 +364,16 @@ MachineRates Executor::MeasureRates() {
   return rates;
 }
 
-void Executor::AddLocations(LiveView& view) const {
-  view.num_moe_layers = model_->config.num_moe_layers();
-  view.num_experts = model_->config.num_experts;
+LiveView Executor::View() const {
+  LiveView view{.num_moe_layers = model_->config.num_moe_layers(), .num_experts = model_->config.num_experts};
   view.locations.assign(static_cast<size_t>(view.num_moe_layers * view.num_experts), ExpertLocation::kDisk);
-  if (experts_.dram == nullptr) return;
+  view.parts = recorders_->parts();
+  if (const std::optional<RoutingCounts>& counts = recorders_->counts(); counts.has_value()) {
+    for (const std::vector<int64_t>& layer : counts->chosen) {
+      view.chosen.insert(view.chosen.end(), layer.begin(), layer.end());
+    }
+  }
+  if (experts_.dram == nullptr) return view;
   const auto location_of = [&](ExpertKey key) {
     if (experts_.device != nullptr && experts_.device->HasArrived(key)) return ExpertLocation::kDevice;
     if (experts_.dram->HasArrived(key)) {
@@ -388,6 +393,7 @@ void Executor::AddLocations(LiveView& view) const {
     }
     first += view.num_experts;
   }
+  return view;
 }
 
 void Executor::UpdateStats(EngineStats& stats) const {

@@ -63,8 +63,8 @@ class Executor {
   double expert_slowdown() const { return expert_slowdown_; }
   void SetExpertSlowdown(double factor) { agreed_slowdown_ = factor; }
 
-  // Fills in where the experts are.
-  void AddLocations(LiveView& view) const;
+  // Returns where the experts are, and what has been counted.
+  LiveView View() const;
   // Updates the counters of lanes and experts in `stats`.
   void UpdateStats(EngineStats& stats) const;
 

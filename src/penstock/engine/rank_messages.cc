@@ -27,7 +27,8 @@ void serialize(Archive& archive, SamplingParams& params) {
 
 template <class Archive>
 void serialize(Archive& archive, Request& request) {
-  auto& [prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals, priority] = request;
+  auto& [prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals, priority, constraint] = request;
+  (void)constraint;  // RankRequest has its format
   archive(prompt_ids, sampling, continues_text, first_scored, num_encoded, rivals, priority);
 }
 
@@ -73,6 +74,18 @@ void serialize(Archive& archive, EngineStats& stats) {
   archive(prompt_tokens, computed_prompt_tokens, generated_tokens, load_s, prefill_s, decode_s, disk_bytes,
           unused_disk_bytes, dram_to_device_bytes, device_to_dram_bytes, work, host_work, expert_hits, expert_misses,
           prefetch_issued, prefetch_used, experts_named_hot, experts_named_right);
+}
+
+template <class Archive>
+void serialize(Archive& archive, OutputFormat& format) {
+  auto& [kind, text] = format;
+  archive(kind, text);
+}
+
+template <class Archive>
+void serialize(Archive& archive, RankRequest& rank_request) {
+  auto& [id, request, has_format, format] = rank_request;
+  archive(id, request, has_format, format);
 }
 
 template <class Archive>

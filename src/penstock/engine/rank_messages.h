@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,14 +12,22 @@
 
 namespace penstock {
 
+// A request for another rank, with the id that rank 0 gave it.
+struct RankRequest {
+  RequestId id = 0;
+  Request request = {};  // without its constraint, which the rank compiles from `format`
+  bool has_format = false;
+  OutputFormat format = {};
+};
+
 // An order of rank 0 to another rank.
 struct RankOrder {
   // kMeasure: measure the network together with all ranks. kOpen: open the engine. kStep: submit the requests, then
   // take a step together with all ranks. kEnd: there is nothing more to do.
   enum class Kind : uint8_t { kMeasure, kOpen, kStep, kEnd } kind = Kind::kEnd;
-  int64_t planned_positions = 0;                             // kOpen: EngineOptions::planned_positions
-  std::string policy = {};                                   // kOpen: as in a policy file; empty: own flags
-  std::vector<std::pair<RequestId, Request>> requests = {};  // kStep: with the ids that rank 0 gave them
+  int64_t planned_positions = 0;           // kOpen: EngineOptions::planned_positions
+  std::string policy = {};                 // kOpen: as in a policy file; empty: own flags
+  std::vector<RankRequest> requests = {};  // kStep
 };
 
 // A rank's report after a step.

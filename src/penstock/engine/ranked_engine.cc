@@ -12,6 +12,7 @@
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/rank_messages.h"
 #include "penstock/engine/request_dealer.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/memory/prefix_cache.h"
 #include "penstock/parallel/rank_link.h"
 #include "penstock/plan/policy_file.h"
@@ -35,9 +36,17 @@ class RankEngine {
   InstrumentedEngine& engine() { return *engine_; }
   const InstrumentedEngine& engine() const { return *engine_; }
 
-  absl::Status Submit(RequestId id, Request request) {
+  absl::Status Submit(RankRequest order) {
+    Request& request = order.request;
+    if (order.has_format && request.constraint == nullptr) {
+      const bool is_last = last_format_ != nullptr && last_format_->format() == order.format;
+      if (!is_last) {
+        PENSTOCK_ASSIGN_OR_RETURN(last_format_, engine_->CompileFormat(order.format));
+      }
+      request.constraint = last_format_;
+    }
     PENSTOCK_ASSIGN_OR_RETURN(const RequestId own_id, engine_->Submit(std::move(request)));
-    id_of_[own_id] = id;
+    id_of_[own_id] = order.id;
     return absl::OkStatus();
   }
 
@@ -54,6 +63,7 @@ class RankEngine {
  private:
   std::unique_ptr<InstrumentedEngine> engine_;
   absl::flat_hash_map<RequestId, RequestId> id_of_;  // rank 0's id, by the engine's own
+  std::shared_ptr<const Constraint> last_format_;    // many requests have the same
 };
 
 class RankedEngine : public Engine {
@@ -86,14 +96,18 @@ class RankedEngine : public Engine {
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
     return own_.engine().NewAnswerStream(prompt_ids, chat);
   }
-  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const override {
-    return own_.engine().CallShape(tool);
+  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const override {
+    return own_.engine().ForceCall(prompt_ids, tool);
   }
   std::string TokenBytes(TokenId id, bool begins_text) const override {
     return own_.engine().TokenBytes(id, begins_text);
   }
 
   absl::Status Check(const Request& request) const override { return own_.engine().Check(request); }
+  absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
+    return own_.engine().CompileFormat(format);
+  }
+
   absl::StatusOr<RequestId> Submit(Request request) override {
     PENSTOCK_RETURN_IF_ERROR(Check(request));
     const RequestId id = next_id_++;
@@ -147,7 +161,7 @@ class RankedEngine : public Engine {
     for (int rank = 1; rank < communicator_.num_ranks(); ++rank) {
       PENSTOCK_RETURN_IF_ERROR(SendMessage(communicator_, rank, orders[rank]));
     }
-    for (auto& [id, request] : orders[0].requests) PENSTOCK_RETURN_IF_ERROR(own_.Submit(id, std::move(request)));
+    for (RankRequest& request : orders[0].requests) PENSTOCK_RETURN_IF_ERROR(own_.Submit(std::move(request)));
     PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, own_.Step());
     reports_[0] = own_.engine().stats();
     for (int rank = 1; rank < communicator_.num_ranks(); ++rank) {
@@ -174,7 +188,12 @@ class RankedEngine : public Engine {
         continue;
       }
       num_waiting_tokens_ -= std::ssize(request.prompt_ids);
-      orders[*rank].requests.emplace_back(id, std::move(request));
+      RankRequest order{.id = id, .request = std::move(request)};
+      if (order.request.constraint != nullptr) {
+        order.has_format = true;
+        order.format = order.request.constraint->format();
+      }
+      orders[*rank].requests.push_back(std::move(order));
       waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
     }
     return orders;
@@ -281,7 +300,7 @@ absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& comm
         own.emplace(std::move(engine));
         continue;
       }
-      for (auto& [id, request] : order.requests) PENSTOCK_RETURN_IF_ERROR(own->Submit(id, std::move(request)));
+      for (RankRequest& request : order.requests) PENSTOCK_RETURN_IF_ERROR(own->Submit(std::move(request)));
       PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, own->Step());
       PENSTOCK_RETURN_IF_ERROR(SendMessage(communicator, 0, RankReport{std::move(finished), own->engine().stats()}));
     }

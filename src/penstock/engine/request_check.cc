@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "penstock/base/status.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/ops/sampler.h"
 
 namespace penstock {
@@ -60,6 +61,9 @@ absl::Status CheckRequest(const Request& request, const LoadedModel& model, int6
   if (request.first_scored < min_scored || request.first_scored > last_scored) {
     return InputError("first_scored: expected a number from {} to {}, found {}", min_scored, last_scored,
                       request.first_scored);
+  }
+  if (request.constraint != nullptr && request.constraint->trie().vocab_size() != vocab_size) {
+    return InputError("constraint: it was compiled for another model");
   }
   if (model.tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");

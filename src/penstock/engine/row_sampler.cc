@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "penstock/base/status.h"
@@ -21,8 +22,28 @@ RowSampler::RowSampler(const kernels::KernelTable& kernels, ThreadPool& pool, co
 bool RowSampler::WantsBestOnly(const SequenceBatch& rows) const {
   return !random_answers_ && std::ranges::all_of(rows.batch.logit_rows, [&](int64_t row) {
     const Sequence& sequence = *rows.sequence_of_row[row];
-    return IsArgMax(sequence.sampling()) && !sequence.wants_prompt_logprobs(rows.batch.positions[row] + 1);
+    return IsArgMax(sequence.sampling()) && !sequence.format().has_value() &&
+           !sequence.wants_prompt_logprobs(rows.batch.positions[row] + 1);
   });
+}
+
+absl::Status RowSampler::MaskLogits(const Sequence& sequence, std::span<float> logits) const {
+  const ConstraintState& format = *sequence.format();
+  const SamplingParams& sampling = sequence.sampling();
+  grammar::TokenMask mask(grammar::MaskWords(std::ssize(logits)), 0);
+  PENSTOCK_RETURN_IF_ERROR(format.AllowedTokens(mask));
+  const auto allow = [&](const std::vector<TokenId>& ids, bool is_allowed) {
+    for (const TokenId id : ids) {
+      const uint64_t bit = uint64_t{1} << (id % 64);
+      mask[id / 64] = is_allowed ? mask[id / 64] | bit : mask[id / 64] & ~bit;
+    }
+  };
+  allow(config_->eos_ids, format.is_complete() && !sampling.ignore_eos);
+  allow(sampling.stop_token_ids, format.is_complete());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (!grammar::HasToken(mask, static_cast<TokenId>(id))) logits[id] = -std::numeric_limits<float>::infinity();
+  }
+  return absl::OkStatus();
 }
 
 RowSampler::Choice RowSampler::Choose(const Sequence& sequence, int64_t pos, std::span<float> logits,
@@ -36,10 +57,19 @@ RowSampler::Choice RowSampler::Choose(const Sequence& sequence, int64_t pos, std
     return choice;
   }
   std::vector<float> original;
-  if (sampling.logprobs >= 0 && ChangesLogits(sampling)) original.assign(logits.begin(), logits.end());
-  choice.token_id = sampler.Sample(
-      logits, sampling,
-      {.history = sequence.history(), .generated = sequence.generated_ids(), .eos_ids = config_->eos_ids});
+  const bool has_format = sequence.format().has_value();
+  if (sampling.logprobs >= 0 && (has_format || ChangesLogits(sampling))) original.assign(logits.begin(), logits.end());
+  choice.token_id = sequence.forced_token();
+  if (choice.token_id < 0) {
+    if (has_format) choice.status = MaskLogits(sequence, logits);
+    if (!choice.status.ok()) return choice;
+    choice.token_id = sampler.Sample(
+        logits, sampling,
+        {.history = sequence.history(), .generated = sequence.generated_ids(), .eos_ids = config_->eos_ids});
+    if (choice.token_id < 0 && has_format) {
+      choice.status = InputError("the output format and the request's other fields allow no token");
+    }
+  }
   if (random_answers_ && choice.token_id >= 0) {
     const double uniform =
         CounterUniform(static_cast<uint64_t>(sequence.id()), static_cast<uint64_t>(sequence.num_generated()));
@@ -52,16 +82,16 @@ RowSampler::Choice RowSampler::Choose(const Sequence& sequence, int64_t pos, std
   return choice;
 }
 
-// Returns whether the sequence got a token that is a part of its answer.
-bool RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
-  if (sequence.failed()) return false;
+// Returns how many tokens the sequence got that are a part of its answer.
+int64_t RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
+  if (sequence.failed()) return 0;
   if (choice.token_id < 0) {
-    sequence.Fail(BrokenLogits());
-    return false;
+    sequence.Fail(choice.status.ok() ? BrokenLogits() : choice.status);
+    return 0;
   }
   if (sequence.wants_prompt_logprobs(pos + 1)) {
     sequence.SetPromptLogprobs(pos + 1, std::move(choice.of_prompt));
-    return false;
+    return 0;
   }
   const SamplingParams& sampling = sequence.sampling();
   const auto is_one_of = [&](const std::vector<TokenId>& ids) {
@@ -69,10 +99,11 @@ bool RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
   };
   if (is_one_of(sampling.stop_token_ids) || (is_one_of(config_->eos_ids) && !sampling.ignore_eos)) {
     sequence.FinishByEos();
-    return false;
+    return 0;
   }
+  const int64_t num_before = sequence.num_generated();
   sequence.Append(choice.token_id, sampling.logprobs >= 0, std::move(choice.logprobs));
-  return true;
+  return sequence.num_generated() - num_before;
 }
 
 int64_t RowSampler::Sample(const RowLogits& result, const SequenceBatch& rows) {
@@ -91,7 +122,7 @@ int64_t RowSampler::Sample(const RowLogits& result, const SequenceBatch& rows) {
   int64_t num_generated = 0;
   for (size_t i = 0; i < choices.size(); ++i) {
     const int64_t row = result.rows[i];
-    if (Take(*rows.sequence_of_row[row], rows.batch.positions[row], std::move(choices[i]))) ++num_generated;
+    num_generated += Take(*rows.sequence_of_row[row], rows.batch.positions[row], std::move(choices[i]));
   }
   return num_generated;
 }

@@ -38,12 +38,15 @@ class RowSampler {
 
  private:
   struct Choice {
-    TokenId token_id = -1;  // -1: the logits are broken
+    TokenId token_id = -1;  // -1: `status` says why there is none
+    absl::Status status;
     TokenLogprobs logprobs;
     std::vector<TokenLogprobs> of_prompt;  // of Sequence::scored_at(); then no token is chosen
   };
+  // Excludes the tokens that the format does not allow.
+  absl::Status MaskLogits(const Sequence& sequence, std::span<float> logits) const;
   Choice Choose(const Sequence& sequence, int64_t pos, std::span<float> logits, Sampler& sampler) const;
-  bool Take(Sequence& sequence, int64_t pos, Choice choice) const;
+  int64_t Take(Sequence& sequence, int64_t pos, Choice choice) const;
 
   ThreadPool* pool_;
   const ModelConfig* config_;

@@ -14,13 +14,16 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       num_prompt_tokens_(static_cast<int64_t>(request.prompt_ids.size())),
       num_encoded_(request.num_encoded),
       token_ids_(std::move(request.prompt_ids)),
+      num_to_prefill_(num_prompt_tokens_),
       history_(sampling_),
+      tokenizer_(tokenizer),
       decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)),
       first_scored_(request.first_scored),
       rivals_(std::move(request.rivals)),
       // The last token of a prompt that is only scored predicts nothing.
       num_unwanted_(sampling_.max_tokens == 0 && rivals_.empty() && num_prompt_tokens_ > 1 ? 1 : 0) {
   if (decoder_ && request.continues_text) decoder_->ContinueText();
+  if (request.constraint != nullptr) format_.emplace(std::move(request.constraint), !request.continues_text);
   history_.AddPrompt(token_ids().subspan(num_encoded_));
   if (sampling_.prompt_logprobs >= 0) {
     prompt_logprobs_.resize(static_cast<size_t>(num_prompt_tokens_ - first_scored_));
@@ -42,10 +45,48 @@ void Sequence::SetPromptLogprobs(int64_t pos, std::vector<TokenLogprobs> logprob
 }
 
 void Sequence::Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs) {
+  const bool was_forced = !forced_.empty();
+  if (was_forced) forced_.pop_front();
+  AppendOne(token_id, with_logprobs, std::move(logprobs));
+  if (!format_ || finished_) return;
+  if (!was_forced) FindForced();
+  while (!with_logprobs && !finished_ && !forced_.empty()) {
+    const TokenId forced = forced_.front();
+    forced_.pop_front();
+    AppendOne(forced, false, {});
+  }
+}
+
+void Sequence::FindForced() {
+  constexpr size_t kMaxForcedBytes = 512;
+  const std::string text = format_->ForcedText(kMaxForcedBytes);
+  if (text.empty() || tokenizer_ == nullptr) return;
+  const std::vector<TokenId> ids = tokenizer_->Encode(text, Origin::kMessage, AddSpecial::kNo);
+  ConstraintState ahead = *format_;
+  size_t num_bytes = 0;
+  for (const TokenId id : ids) {
+    if (std::ranges::find(sampling_.stop_token_ids, id) != sampling_.stop_token_ids.end()) break;
+    // Some tokenizers put a space before a text, or change it.
+    const std::string_view piece = ahead.TokenText(id);
+    if (!std::string_view(text).substr(num_bytes).starts_with(piece) || !ahead.Accept(id)) break;
+    num_bytes += piece.size();
+    forced_.push_back(id);
+  }
+  // The last token may be the beginning of a longer one, unless it ends the answer.
+  const bool ends_answer = num_bytes == text.size() && !ahead.can_go_on();
+  if (!forced_.empty() && !ends_answer) forced_.pop_back();
+}
+
+void Sequence::AppendOne(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs) {
   token_ids_.push_back(token_id);
   history_.AddGenerated(token_id);
   if (with_logprobs) logprobs_.push_back(std::move(logprobs));
   if (decoder_) AddText(decoder_->Push(token_id));
+  if (format_) {
+    const bool is_allowed = format_->Accept(token_id);
+    PENSTOCK_CHECK(is_allowed);
+    if (!finished_ && !format_->can_go_on()) Finish(FinishReason::kStop);
+  }
   if (!finished_ && num_generated() >= sampling_.max_tokens) Finish(FinishReason::kLength);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/memory/kv_sequence.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/tokenizer/tokenizer.h"
@@ -40,8 +42,8 @@ class Sequence {
     num_shared_ += num_rows;
   }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
-  // Whether a part of the prompt is not yet computed.
-  bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
+  // Whether a part of the prompt is not yet computed; after a pause, also a part of the answer so far.
+  bool in_prefill() const { return num_computed_ < num_to_prefill_; }
   int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
   // Returns how many positions an encoder reads, and how many of them it has not read.
   int64_t num_encoded() const { return num_encoded_; }
@@ -56,21 +58,35 @@ class Sequence {
   // The pages of its KV entries, once it has a place in the batch.
   std::optional<KvSequence>& kv() { return kv_; }
 
-  // Takes a generated token that is not the end-of-sequence token.
+  // The state of the format that the answer follows; absent: there is none.
+  const std::optional<ConstraintState>& format() const { return format_; }
+  // Returns the next token if the format forces it, or -1. Without log-probabilities such tokens are appended at once,
+  // so that one pass computes them together. With them, each is computed by itself, and the tokens are the same.
+  TokenId forced_token() const { return forced_.empty() ? -1 : forced_.front(); }
+
+  // Takes a generated token that is not the end-of-sequence token. It must be allowed by the format. Tokens that the
+  // format then forces follow.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
   // Returns the first row that the sequence must compute itself, for its logits.
   int64_t first_needed_row() const {
+    if (num_generated() > 0) return num_to_prefill_ - 1;
     return sampling_.prompt_logprobs < 0 ? num_prompt_tokens_ - 1 : std::max<int64_t>(first_scored_, 1) - 1;
   }
   // Whether log-probabilities are wanted in place of the prompt's token at `pos`, or directly behind the prompt.
   bool wants_prompt_logprobs(int64_t pos) const {
-    return sampling_.prompt_logprobs >= 0 && pos >= first_scored_ &&
+    return sampling_.prompt_logprobs >= 0 && num_generated() == 0 && pos >= first_scored_ &&
            (pos < num_prompt_tokens_ || (pos == first_scored_ && !rivals_.empty()));
   }
   // Returns the tokens whose log-probabilities are wanted at `pos`: the prompt's own, then rivals.
   std::vector<TokenId> scored_at(int64_t pos) const;
   // Takes the log-probabilities of these tokens.
   void SetPromptLogprobs(int64_t pos, std::vector<TokenLogprobs> logprobs);
+  // Gives up the place in the batch. All tokens so far are computed again when the sequence gets another one.
+  void Pause() {
+    kv_.reset();
+    num_computed_ = 0;
+    num_to_prefill_ = std::ssize(token_ids_);
+  }
   // Ends a sequence that only scores its prompt, once that is computed.
   void FinishIfOnlyScored() {
     if (sampling_.max_tokens == 0 && num_pending() == 0 && !finished_) Finish(FinishReason::kLength);
@@ -91,6 +107,9 @@ class Sequence {
   Completion Release();
 
  private:
+  void AppendOne(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
+  // Finds the tokens that the format forces next.
+  void FindForced();
   void AddText(std::string_view piece);
   void Finish(FinishReason reason);
   // Returns how many bytes of the text are final. A possible beginning of a stop text is not.
@@ -102,11 +121,15 @@ class Sequence {
   int64_t num_prompt_tokens_;
   int64_t num_encoded_;
   std::vector<TokenId> token_ids_;  // prompt and generated
+  int64_t num_to_prefill_;          // the prompt; after a pause, all tokens that there were
   int64_t num_computed_ = 0;
   int64_t num_shared_ = 0;  // rows among them that other sequences had computed
   TokenHistory history_;
   std::optional<KvSequence> kv_;
+  const Tokenizer* tokenizer_;  // null: there is none
   std::optional<StreamDecoder> decoder_;
+  std::optional<ConstraintState> format_;
+  std::deque<TokenId> forced_;
   std::string text_;
   std::string stop_text_;         // that ended the text
   size_t num_given_bytes_ = 0;    // bytes of text_ that HandOut() has given

@@ -49,7 +49,13 @@ PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& syst
 }
 
 absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
-                                              const std::vector<std::string>& answers) {
+                                              const std::vector<std::string>& answers, std::optional<Chat>* chat) {
+  const auto tokenize = [&](ChatParts parts) {
+    Chat made(std::move(parts));
+    absl::StatusOr<std::vector<TokenId>> ids = maker.tokenize_chat(made);
+    if (chat != nullptr) *chat = std::move(made);
+    return ids;
+  };
   switch (request.kind) {
     case RequestKind::kCompletion: {
       if (!request.prompt_ids.empty()) return request.prompt_ids;
@@ -60,19 +66,19 @@ absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobReque
       AddSystem(maker, request, request.chat.messages);
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(request.chat.messages)));
       request.chat.date = maker.date;
-      return maker.tokenize_chat(Chat(std::move(request.chat)));
+      return tokenize(std::move(request.chat));
     }
     case RequestKind::kTurns: {
       // All turns are held until they are asked, so all of them must fit.
       uint64_t num_bytes = 0;
       for (const std::string& turn : request.turns) num_bytes += turn.size();
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, num_bytes));
-      ChatParts chat = request.chat;
-      chat.messages = ConversationSoFar(request.turns, answers);
-      chat.date = maker.date;
-      AddSystem(maker, request, chat.messages);
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(chat.messages)));
-      return maker.tokenize_chat(Chat(std::move(chat)));
+      ChatParts parts = request.chat;
+      parts.messages = ConversationSoFar(request.turns, answers);
+      parts.date = maker.date;
+      AddSystem(maker, request, parts.messages);
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(parts.messages)));
+      return tokenize(std::move(parts));
     }
   }
   return InputError("unknown kind of request");

@@ -27,9 +27,11 @@ struct PromptMaker {
 PromptMaker MakerOf(const Engine& engine, const std::optional<std::string>& system, const std::string& date);
 
 // Returns the prompt's tokens; of turns, the prompt of the first one that `answers` do not answer. Takes the messages
-// of a chat out of the request. kInput for a prompt that cannot fit the context, and as Engine::TokenizeChat().
+// of a chat out of the request, and hands the chat out if `chat` is given. kInput for a prompt that cannot fit the
+// context, and as Engine::TokenizeChat().
 absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
-                                              const std::vector<std::string>& answers);
+                                              const std::vector<std::string>& answers,
+                                              std::optional<Chat>* chat = nullptr);
 
 // Returns the tokens of words that an answer must not contain.
 absl::StatusOr<std::vector<std::vector<TokenId>>> BadWordsOf(const PromptMaker& maker,

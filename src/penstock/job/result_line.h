@@ -92,7 +92,7 @@ struct LabelCounts {
 // Returns the counts of one request. REQUIRES: it has a label.
 LabelCounts LabelsOf(const RequestResult& result);
 
-// What the bodies of two equal results differ in.
+// The parts in which the bodies of two equal results differ.
 struct BodyHead {
   uint64_t number = 0;         // makes the body's id
   int64_t request_number = 0;  // makes the ids of tool calls; at least 0

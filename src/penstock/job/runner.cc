@@ -9,6 +9,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/job/prepared_request.h"
 
 namespace penstock {
 
@@ -179,12 +180,8 @@ absl::Status Runner::SubmitFurther() {
 
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   if (!active->request.choices.empty()) return SubmitScoredPrompt(active);
-  const bool is_chat = active->request.kind != RequestKind::kCompletion;
-  // An answer is split by the tools of its chat alone, so the messages need not stay.
-  const Chat tools(ChatParts{.messages = {}, .tools = active->request.chat.tools, .variables = {}});
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
-  Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
-  PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
+  PENSTOCK_ASSIGN_OR_RETURN(const PreparedRequest prepared, Prepare(args_.engine, prompts_, formats_, active->request,
+                                                                    active->sampling, active->answers));
   const uint64_t seed = active->sampling.seed;
   active->choices.clear();
   active->choices.resize(static_cast<size_t>(active->request.num_answers));
@@ -193,8 +190,8 @@ absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   for (size_t i = 0; i < active->choices.size(); ++i) {
     // Each turn and each further answer has its own random stream.
     const int64_t stream = -static_cast<int64_t>(active->answers.size() + i);
-    Request answer = request;
-    if (is_chat) active->streams.push_back(args_.engine.NewAnswerStream(prompt, tools));
+    Request answer = prepared.request;
+    if (prepared.new_stream) active->streams.push_back(prepared.new_stream());
     if (stream != 0) answer.sampling.seed = RequestSeed(seed, stream);
     PENSTOCK_RETURN_IF_ERROR(SubmitAs(std::move(answer), active, i));
   }

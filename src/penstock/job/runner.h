@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "penstock/base/clock.h"
 #include "penstock/engine.h"
+#include "penstock/job/format_cache.h"
 #include "penstock/job/input/inputs.h"
 #include "penstock/job/input/request_line.h"
 #include "penstock/job/input/validate_input.h"
@@ -136,6 +137,7 @@ class Runner {
   };
   int64_t num_scored_ = 0;  // requests with choices under way
   absl::flat_hash_map<RequestId, Place> active_;
+  FormatCache formats_;
   std::deque<Place> further_;  // choices that are not submitted yet
   ProgressCounts counts_;
 };

@@ -47,7 +47,8 @@ class Validator {
     ++report_.num_bad;
     if (report_.bad_lines.size() < kMaxReportedBadLines) {
       const bool is_input = FaultOf(status) == Fault::kInput;
-      report_.bad_lines.push_back({place, {is_input ? "invalid_request" : "model_error", Message(status), ""}});
+      report_.bad_lines.push_back(
+          {place, {is_input ? "invalid_request" : "model_error", penstock::Message(status), ""}});
     }
   }
   PromptReport Release() { return std::move(report_); }

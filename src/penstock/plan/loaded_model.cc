@@ -9,6 +9,7 @@
 #include "penstock/base/status.h"
 #include "penstock/chat/answer/answer_stream.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/family.h"
 #include "penstock/model/gguf_model.h"
@@ -131,10 +132,16 @@ std::unique_ptr<AnswerStream> LoadedModel::NewAnswerStream(std::span<const Token
   return penstock::NewAnswerStream(answer_format, StartBehind(answer_format, prompt_ids, *tokenizer), chat, *tokenizer);
 }
 
-absl::StatusOr<ToolCallShape> LoadedModel::CallShape(std::string_view tool) const {
+absl::StatusOr<ForcedCall> LoadedModel::ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {
   PENSTOCK_RETURN_IF_ERROR(chat_template_status);
   PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(tool, Fault::kInput));
-  return ShapeOf(answer_format, value);
+  PENSTOCK_ASSIGN_OR_RETURN(ToolCallShape shape, ShapeOf(answer_format, value));
+  // A template may have opened the reasoning, which must end before the call.
+  const bool is_thinking = StartBehind(answer_format, prompt_ids, *tokenizer) == AnswerStart::kInReasoning;
+  const std::string prefix = (is_thinking ? answer_format.close + "\n\n" : "") + shape.prefix;
+  return ForcedCall{.name = std::move(shape.name),
+                    .prefix_ids = tokenizer->Encode(prefix, Origin::kTemplate, AddSpecial::kNo),
+                    .schema = std::move(shape.schema)};
 }
 
 std::string LoadedModel::TokenBytes(TokenId id, bool begins_text) const {
@@ -143,6 +150,19 @@ std::string LoadedModel::TokenBytes(TokenId id, bool begins_text) const {
   if (!begins_text) state = {.num_tokens = 1, .past_leading = true};
   if (tokenizer != nullptr) tokenizer->DecodeNext(id, SkipSpecial::kYes, state, bytes);
   return bytes;
+}
+
+absl::StatusOr<std::shared_ptr<const Constraint>> LoadedModel::CompileFormat(const OutputFormat& format) const {
+  PENSTOCK_RETURN_IF_ERROR(tokenizer_status);
+  std::shared_ptr<const grammar::FormatVocabulary> vocabulary;
+  {
+    const std::scoped_lock lock(format_mutex);
+    if (format_vocabulary == nullptr) {
+      PENSTOCK_ASSIGN_OR_RETURN(format_vocabulary, grammar::FormatVocabulary::Create(*tokenizer, config.vocab_size));
+    }
+    vocabulary = format_vocabulary;
+  }
+  return Constraint::Compile(format, std::move(vocabulary));
 }
 
 absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size) {
@@ -190,7 +210,10 @@ ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t conte
       .vocab_size = model.config.vocab_size,
       .context_length = context_length,
       .decoder_start_id = model.config.encoder.is_on() ? std::optional(model.config.encoder.start_id) : std::nullopt,
-      .max_prompt_bytes = static_cast<uint64_t>(context_length) * model.longest_token_bytes()};
+      .max_prompt_bytes = static_cast<uint64_t>(context_length) * model.longest_token_bytes(),
+      .format_bytes = model.tokenizer == nullptr
+                          ? 0
+                          : grammar::FormatVocabulary::MaxBytes(*model.tokenizer, model.config.vocab_size)};
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {

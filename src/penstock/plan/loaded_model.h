@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "penstock/chat/chat_prompt.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/engine.h"
+#include "penstock/grammar/constraint.h"
 #include "penstock/model/generation_config.h"
 #include "penstock/model/model_config.h"
 #include "penstock/model/weight_map.h"
@@ -32,6 +34,8 @@ struct LoadedModel {
   AnswerFormat answer_format;
   absl::Status tokenizer_status;      // why texts cannot be tokenized
   absl::Status chat_template_status;  // why chats cannot be rendered
+  mutable std::mutex format_mutex;
+  mutable std::shared_ptr<const grammar::FormatVocabulary> format_vocabulary;  // null: no format was compiled yet
   std::string fingerprint;  // digest of all that texts depend on: configs, tokenizer files, samples of tensors
 
   // See Engine.
@@ -39,8 +43,9 @@ struct LoadedModel {
   absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const;
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const;
-  absl::StatusOr<ToolCallShape> CallShape(std::string_view tool) const;
+  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const;
   std::string TokenBytes(TokenId id, bool begins_text) const;
+  absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const;
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;
   // Returns the bytes that this object takes.

@@ -13,9 +13,9 @@ namespace penstock {
 
 // The state of a sequence in the batch, as far as passes depend on it.
 struct SequenceState {
-  int64_t num_computed = 0;  // positions whose KV entries exist
-  int64_t num_pending = 0;   // known tokens after these positions
-  bool in_prefill = false;
+  int64_t num_computed = 0;   // positions whose KV entries exist
+  int64_t num_pending = 0;    // known tokens after these positions
+  bool in_prefill = false;    // takes several rows: a prompt, or tokens that an output format forces
   bool waits = false;         // takes no rows in this pass: another sequence computes the same tokens
   int64_t num_to_encode = 0;  // the next positions: a prompt that the encoder has not read
 };

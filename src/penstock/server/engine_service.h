@@ -17,7 +17,7 @@
 
 namespace penstock::server {
 
-// What becomes of a request. The engine's thread calls it, so it must return soon.
+// Hears what becomes of a request. The engine's thread calls it, so it must return soon.
 class AnswerListener {
  public:
   virtual ~AnswerListener() = default;

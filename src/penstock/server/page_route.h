@@ -1,7 +1,7 @@
 // The page at /: a chat, and a live view of the engine.
 #pragma once
 
-#include "penstock/server/api_server.h"
+#include "penstock/server/api/api_server.h"
 
 namespace penstock::server {
 

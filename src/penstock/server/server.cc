@@ -7,12 +7,12 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
-#include "penstock/server/batch_api.h"
-#include "penstock/server/batch_runner.h"
-#include "penstock/server/batch_store.h"
-#include "penstock/server/messages_api.h"
+#include "penstock/server/api/messages_api.h"
+#include "penstock/server/api/responses_api.h"
+#include "penstock/server/batches/batch_api.h"
+#include "penstock/server/batches/batch_runner.h"
+#include "penstock/server/batches/batch_store.h"
 #include "penstock/server/page_route.h"
-#include "penstock/server/responses_api.h"
 
 namespace penstock::server {
 

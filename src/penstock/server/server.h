@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/server/api_server.h"
+#include "penstock/server/api/api_server.h"
 #include "penstock/server/http/http_server.h"
 
 namespace penstock::server {

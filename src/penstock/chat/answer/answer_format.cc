@@ -92,7 +92,8 @@ void AddHidden(const Tokenizer& tokenizer, std::string_view mark, AnswerFormat& 
 absl::StatusOr<ToolCallShape> JsonShape(const AnswerFormat& format, const std::string& name, std::string schema) {
   const std::string end = format.ends.empty() || format.starts[0] == "<|tool_call|>" ? "" : "\n" + format.ends.back();
   const std::string_view list = format.lists_calls ? "[" : "";
-  return ToolCallShape{.prefix = fmt::format("{}\n{}{{\"name\": {}, \"arguments\": ", format.starts[0], list,
+  return ToolCallShape{.name = name,
+                       .prefix = fmt::format("{}\n{}{{\"name\": {}, \"arguments\": ", format.starts[0], list,
                                              std::string(json::serialize(json::value(name)))),
                        .schema = std::move(schema),
                        .suffix = fmt::format("}}{}{}", format.lists_calls ? "]" : "", end)};
@@ -149,13 +150,19 @@ std::string_view StringOf(const json::object& object, std::string_view key) {
 
 absl::StatusOr<ToolCallShape> ShapeOf(const AnswerFormat& format, const json::value& tool) {
   const json::object* function = FunctionOf(tool);
-  if (function == nullptr || StringOf(*function, "name").empty()) return InputError("tools: expected a name");
-  const std::string name(StringOf(*function, "name"));
+  const std::string name(function == nullptr ? std::string_view() : StringOf(*function, "name"));
+  // The name stands between marks of the template, so it must not be able to form one.
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  if (name.empty() || !std::ranges::all_of(name, is_plain)) {
+    return InputError("tools: expected a name of letters, digits, \"_\" and \"-\"");
+  }
   const json::value* parameters = function->if_contains("parameters");
   const bool has_schema = parameters != nullptr && parameters->is_object();
   std::string schema = has_schema ? std::string(json::serialize(*parameters)) : R"({"type":"object"})";
   const auto shape = [&](std::string prefix, std::string suffix) {
-    return ToolCallShape{std::move(prefix), std::move(schema), std::move(suffix)};
+    return ToolCallShape{name, std::move(prefix), std::move(schema), std::move(suffix)};
   };
   const auto marks = [&](std::string_view body, size_t first_end) {
     return shape(fmt::format("{}{}{}", format.starts[0], format.starts[1], body),

@@ -57,8 +57,17 @@ enum class AnswerStart : uint8_t { kUnknown, kInReasoning, kBehindReasoning };
 // Returns what the end of a prompt says: a template may have opened the reasoning, or closed it.
 AnswerStart StartBehind(const AnswerFormat& format, std::span<const TokenId> prompt_ids, const Tokenizer& tokenizer);
 
+// The text that a call of one tool must be: the prefix, JSON that fits the schema, and the suffix. Special tokens stand
+// in both texts as they are spelled.
+struct ToolCallShape {
+  std::string name;
+  std::string prefix;
+  std::string schema;  // JSON Schema of the arguments
+  std::string suffix;
+};
+
 // Returns the shape of a call of one tool of a request ({"type": "function", "function": {..}}). kInput if the tool has
-// no name, or if the format has no calls or writes arguments in another form than JSON.
+// no name of letters, digits, "_" and "-", or if the format has no calls or writes arguments in another form than JSON.
 absl::StatusOr<ToolCallShape> ShapeOf(const AnswerFormat& format, const json::value& tool);
 
 // Returns the object "function" of a tool, or the tool itself where there is none; nullptr if it is no object.

@@ -32,7 +32,7 @@ class MarkStream : public AnswerStream {
       : format_(format), marked_(tokenizer, format.hidden), has_tools_(!chat.parts().tools.is_null()) {
     const bool has_types =
         format.form == CallForm::kPairs || format.form == CallForm::kFunction || format.form == CallForm::kInvoke;
-    if (has_types) tools_ = chat.parts().tools;
+    if (has_types) types_ = ToolTypes(chat.parts().tools);
     if (start == AnswerStart::kInReasoning) {
       BeginPart(Part::kReasoning);
     } else if (format.only_closes && start == AnswerStart::kUnknown) {
@@ -181,7 +181,7 @@ class MarkStream : public AnswerStream {
   }
 
   bool AdvanceCall(const std::string& start) {
-    const CallRead read = ReadCalls(format_, tools_, rest_);
+    const CallRead read = ReadCalls(format_, types_, rest_);
     if (read.kind == CallRead::Kind::kCutOff && !at_end_) {
       in_call_ = true;
       return false;
@@ -216,7 +216,7 @@ class MarkStream : public AnswerStream {
   const AnswerFormat& format_;
   MarkedText marked_;
   bool has_tools_;
-  json::value tools_;                     // where their schemas give arguments their types
+  ToolTypes types_;                       // of arguments in tags
   std::vector<std::string> plain_marks_;  // marks in content, besides those of calls
   Part part_ = Part::kContent;
   std::string rest_;          // text that is not yet read

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "penstock/chat.h"
 #include "penstock/chat/answer/answer_format.h"
@@ -17,5 +18,10 @@ namespace penstock {
 // out as soon as they are complete.
 std::unique_ptr<AnswerStream> NewAnswerStream(const AnswerFormat& format, AnswerStart start, const Chat& chat,
                                               const Tokenizer& tokenizer);
+
+// Returns a stream for an answer that is the arguments of one call.
+std::unique_ptr<AnswerStream> NewCallStream(std::string tool_name);
+// Returns a stream that leaves out all calls of another one except the first.
+std::unique_ptr<AnswerStream> OnlyFirstCall(std::unique_ptr<AnswerStream> stream);
 
 }  // namespace penstock

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "penstock/base/json.h"
 #include "penstock/base/text.h"
 #include "penstock/chat/answer/json_pieces.h"
-#include "penstock/chat/answer/tagged_arguments.h"
 
 namespace penstock {
 namespace {
@@ -207,13 +207,13 @@ bool ReadSolar(const AnswerFormat& format, Cursor& cursor, Calls& calls) {
          cursor.Take("<|tool_call:args|>") && ReadArguments(cursor, std::move(name), calls);
 }
 
-bool AddTagged(const json::value& tools, std::string name, const Arguments& arguments, Calls& calls) {
-  std::string text = JsonOfTags(tools, name, arguments);
+bool AddTagged(const ToolTypes& types, std::string name, const Arguments& arguments, Calls& calls) {
+  std::string text = JsonOfTags(types, name, arguments);
   calls.push_back({std::move(name), std::move(text)});
   return true;
 }
 
-bool ReadPairs(const json::value& tools, Cursor& cursor, Calls& calls) {
+bool ReadPairs(const ToolTypes& types, Cursor& cursor, Calls& calls) {
   if (cursor.TakeIf("<tool_calls>")) cursor.SkipSpace();
   std::string name;
   if (!cursor.Take("<tool_call>")) return false;
@@ -229,7 +229,7 @@ bool ReadPairs(const json::value& tools, Cursor& cursor, Calls& calls) {
     if (!cursor.Take("<arg_value>") || !cursor.TakeUntil("</arg_value>", value)) return false;
     cursor.SkipSpace();
   }
-  return AddTagged(tools, std::move(name), arguments, calls);
+  return AddTagged(types, std::move(name), arguments, calls);
 }
 
 // Reads the parameters of a call up to its end. A key is followed by `key_end`.
@@ -249,25 +249,25 @@ bool ReadParameters(Cursor& cursor, std::string_view begin, std::string_view key
   return true;
 }
 
-bool ReadFunction(const json::value& tools, Cursor& cursor, Calls& calls) {
+bool ReadFunction(const ToolTypes& types, Cursor& cursor, Calls& calls) {
   if (cursor.TakeIf("<tool_call>")) cursor.SkipSpace();
   std::string name;
   Arguments arguments;
   return cursor.Take("<function=") && cursor.TakeName(name) && cursor.Take(">") &&
          ReadParameters(cursor, "<parameter=", ">", "</function>", arguments) &&
-         AddTagged(tools, std::move(name), arguments, calls);
+         AddTagged(types, std::move(name), arguments, calls);
 }
 
-bool ReadInvoke(const json::value& tools, Cursor& cursor, Calls& calls) {
+bool ReadInvoke(const ToolTypes& types, Cursor& cursor, Calls& calls) {
   if (cursor.TakeIf("<minimax:tool_call>")) cursor.SkipSpace();
   std::string name;
   Arguments arguments;
   return cursor.Take("<invoke name=\"") && cursor.TakeName(name) && cursor.Take("\">") &&
          ReadParameters(cursor, "<parameter name=\"", "\">", "</invoke>", arguments) &&
-         AddTagged(tools, std::move(name), arguments, calls);
+         AddTagged(types, std::move(name), arguments, calls);
 }
 
-bool ReadBody(const AnswerFormat& format, const json::value& tools, Cursor& cursor, Calls& calls) {
+bool ReadBody(const AnswerFormat& format, const ToolTypes& types, Cursor& cursor, Calls& calls) {
   switch (format.form) {
     case CallForm::kJson:
       for (const std::string& start : format.starts) {
@@ -278,9 +278,9 @@ bool ReadBody(const AnswerFormat& format, const json::value& tools, Cursor& curs
     case CallForm::kDeepSeek: return ReadDeepSeek(format, cursor, calls);
     case CallForm::kKimi: return ReadKimi(format, cursor, calls);
     case CallForm::kSolar: return ReadSolar(format, cursor, calls);
-    case CallForm::kPairs: return ReadPairs(tools, cursor, calls);
-    case CallForm::kFunction: return ReadFunction(tools, cursor, calls);
-    case CallForm::kInvoke: return ReadInvoke(tools, cursor, calls);
+    case CallForm::kPairs: return ReadPairs(types, cursor, calls);
+    case CallForm::kFunction: return ReadFunction(types, cursor, calls);
+    case CallForm::kInvoke: return ReadInvoke(types, cursor, calls);
     case CallForm::kNone:
     case CallForm::kHarmony: break;
   }
@@ -289,10 +289,10 @@ bool ReadBody(const AnswerFormat& format, const json::value& tools, Cursor& curs
 
 }  // namespace
 
-CallRead ReadCalls(const AnswerFormat& format, const json::value& tools, std::string_view text) {
+CallRead ReadCalls(const AnswerFormat& format, const ToolTypes& types, std::string_view text) {
   Cursor cursor(text);
   CallRead read;
-  if (ReadBody(format, tools, cursor, read.calls)) {
+  if (ReadBody(format, types, cursor, read.calls)) {
     read.kind = CallRead::Kind::kCalls;
     read.num_bytes = cursor.pos();
     return read;

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "penstock/base/json.h"
 #include "penstock/chat/answer/answer_format.h"
+#include "penstock/chat/answer/tagged_arguments.h"
 #include "penstock/chat_answer.h"
 
 namespace penstock {
@@ -18,8 +18,8 @@ struct CallRead {
 };
 
 // Reads the calls at the beginning of `text`, which begins with one of the format's starts. Their arguments are valid
-// JSON. kCutOff: more text may complete a call. kNone: whatever follows, this is no call. `tools` are those of the
-// request: their schemas give arguments that are written as tags their types.
-CallRead ReadCalls(const AnswerFormat& format, const json::value& tools, std::string_view text);
+// JSON. kCutOff: more text may complete a call. kNone: whatever follows, this is no call. `types` are those of
+// arguments that are written as tags.
+CallRead ReadCalls(const AnswerFormat& format, const ToolTypes& types, std::string_view text);
 
 }  // namespace penstock

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <xxhash.h>
+
 #include "penstock/base/text.h"
 #include "penstock/chat/answer/answer_format.h"
 
@@ -9,66 +11,94 @@ namespace penstock {
 namespace {
 
 constexpr int kMaxSchemaDepth = 8;
+constexpr std::string_view kTypeNames[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
+constexpr uint32_t kBoolean = 1 << 1;
+constexpr uint32_t kInteger = 1 << 2;
+constexpr uint32_t kNumber = 1 << 3;
 
-// Returns the schema of a parameter, or nullptr.
-const json::value* SchemaOf(const json::value& tools, std::string_view tool_name, std::string_view key) {
-  if (!tools.is_array()) return nullptr;
-  for (const json::value& tool : tools.get_array()) {
-    const json::object* function = FunctionOf(tool);
-    if (function == nullptr || StringOf(*function, "name") != tool_name) continue;
-    const json::value* parameters = function->if_contains("parameters");
-    if (parameters == nullptr || !parameters->is_object()) return nullptr;
-    const json::value* properties = parameters->get_object().if_contains("properties");
-    return properties == nullptr || !properties->is_object() ? nullptr : properties->get_object().if_contains(key);
-  }
-  return nullptr;
+uint32_t BitOf(std::string_view type) {
+  const auto found = std::ranges::find(kTypeNames, type);
+  return found == std::end(kTypeNames) ? 0 : 1U << (found - std::begin(kTypeNames));
 }
 
-// Adds the names of the types that a schema allows.
-void AddTypes(const json::value& schema, int depth, std::vector<std::string_view>& types) {
-  if (!schema.is_object() || depth > kMaxSchemaDepth) return;
+uint32_t BitsOf(const json::value& type) {
+  if (type.is_string()) return BitOf(View(type.get_string()));
+  uint32_t bits = 0;
+  if (!type.is_array()) return bits;
+  for (const json::value& one : type.get_array()) bits |= one.is_string() ? BitOf(View(one.get_string())) : 0;
+  return bits;
+}
+
+// Returns the bits of the types that a schema allows.
+uint32_t TypesOf(const json::value& schema, int depth) {
+  if (!schema.is_object() || depth > kMaxSchemaDepth) return 0;
   const json::object& object = schema.get_object();
-  if (const json::value* type = object.if_contains("type"); type != nullptr) {
-    if (type->is_string()) types.push_back(View(type->get_string()));
-    if (type->is_array()) {
-      for (const json::value& one : type->get_array()) {
-        if (one.is_string()) types.push_back(View(one.get_string()));
-      }
-    }
-  }
+  const json::value* type = object.if_contains("type");
+  uint32_t bits = type == nullptr ? 0 : BitsOf(*type);
   for (const char* name : {"anyOf", "oneOf", "allOf"}) {
     const json::value* list = object.if_contains(name);
     if (list == nullptr || !list->is_array()) continue;
-    for (const json::value& one : list->get_array()) AddTypes(one, depth + 1, types);
+    for (const json::value& one : list->get_array()) bits |= TypesOf(one, depth + 1);
   }
   const json::value* choices = object.if_contains("enum");
-  if (!types.empty() || choices == nullptr || !choices->is_array()) return;
-  for (const json::value& choice : choices->get_array()) types.push_back(JsonTypeName(choice));
+  if (bits != 0 || choices == nullptr || !choices->is_array()) return bits;
+  for (const json::value& choice : choices->get_array()) bits |= BitOf(JsonTypeName(choice));
+  return bits;
 }
 
-bool Allows(const std::vector<std::string_view>& types, const json::value& value) {
-  const std::string_view type = JsonTypeName(value);
-  return std::ranges::any_of(
-      types, [&](std::string_view allowed) { return allowed == type || (allowed == "number" && value.is_number()); });
+uint64_t HashOf(std::string_view tool, std::string_view parameter) {
+  return XXH3_64bits_withSeed(parameter.data(), parameter.size(), XXH3_64bits(tool.data(), tool.size()));
 }
 
-std::string JsonOf(const json::value* schema, std::string_view text) {
-  std::vector<std::string_view> types;
-  if (schema != nullptr) AddTypes(*schema, 0, types);
+std::string JsonOf(const ToolTypes& types, std::string_view tool, std::string_view parameter, std::string_view text) {
   std::string_view bare = WithoutTrailingSpace(WithoutLeadingSpace(text));
-  if (types.size() == 1 && types[0] == "boolean") {  // some models write Python's literals
+  if (types.IsBoolean(tool, parameter)) {  // some models write Python's literals
     if (bare == "True") bare = "true";
     if (bare == "False") bare = "false";
   }
   const absl::StatusOr<json::value> value = ParseJson(bare, Fault::kInput);
-  const bool stays = value.ok() && !value->is_string() && (types.empty() || Allows(types, *value));
-  if (stays) return std::string(bare);
+  if (value.ok() && types.Allows(tool, parameter, *value)) return std::string(bare);
   return std::string(json::serialize(json::value(json::string_view(text.data(), text.size()))));
 }
 
 }  // namespace
 
-std::string JsonOfTags(const json::value& tools, std::string_view tool_name,
+ToolTypes::ToolTypes(const json::value& tools) {
+  if (!tools.is_array()) return;
+  for (const json::value& tool : tools.get_array()) {
+    const json::object* function = FunctionOf(tool);
+    const json::value* parameters = function == nullptr ? nullptr : function->if_contains("parameters");
+    if (parameters == nullptr || !parameters->is_object()) continue;
+    const json::value* properties = parameters->get_object().if_contains("properties");
+    if (properties == nullptr || !properties->is_object()) continue;
+    for (const auto& [key, schema] : properties->get_object()) {
+      const uint32_t bits = TypesOf(schema, 0);
+      if (bits != 0) types_.emplace_back(HashOf(StringOf(*function, "name"), {key.data(), key.size()}), bits);
+    }
+  }
+  std::ranges::sort(types_);
+  types_.shrink_to_fit();
+}
+
+uint32_t ToolTypes::Find(std::string_view tool, std::string_view parameter) const {
+  const uint64_t hash = HashOf(tool, parameter);
+  const auto found = std::ranges::lower_bound(types_, hash, {}, [](const auto& entry) { return entry.first; });
+  return found == types_.end() || found->first != hash ? 0 : found->second;
+}
+
+bool ToolTypes::IsBoolean(std::string_view tool, std::string_view parameter) const {
+  return Find(tool, parameter) == kBoolean;
+}
+
+bool ToolTypes::Allows(std::string_view tool, std::string_view parameter, const json::value& value) const {
+  if (value.is_string()) return false;
+  const uint32_t bits = Find(tool, parameter);
+  uint32_t own = BitOf(JsonTypeName(value));
+  if (own == kInteger) own |= kNumber;
+  return bits == 0 || (bits & own) != 0;
+}
+
+std::string JsonOfTags(const ToolTypes& types, std::string_view tool,
                        const std::vector<std::pair<std::string, std::string>>& arguments) {
   std::string out = "{";
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -76,7 +106,7 @@ std::string JsonOfTags(const json::value& tools, std::string_view tool_name,
     const auto is_same = [&key = key](const auto& later) { return later.first == key; };
     if (std::any_of(arguments.begin() + static_cast<int64_t>(i) + 1, arguments.end(), is_same)) continue;
     if (out.size() > 1) out += ", ";
-    out += std::string(json::serialize(json::value(key))) + ": " + JsonOf(SchemaOf(tools, tool_name, key), text);
+    out += std::string(json::serialize(json::value(key))) + ": " + JsonOf(types, tool, key, text);
   }
   return out + "}";
 }

@@ -1,6 +1,7 @@
 // Arguments that a model writes as tags: they become JSON, with the types of the tool's schema.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,9 +11,27 @@
 
 namespace penstock {
 
+// The types of the parameters of a request's tools: 16 bytes for each parameter, however large its schema is.
+class ToolTypes {
+ public:
+  ToolTypes() = default;
+  explicit ToolTypes(const json::value& tools);
+
+  // Returns whether a parameter may have a value's type. One without a schema may be anything but a string.
+  bool Allows(std::string_view tool, std::string_view parameter, const json::value& value) const;
+  bool IsBoolean(std::string_view tool, std::string_view parameter) const;
+  uint64_t num_bytes() const { return types_.size() * sizeof(types_[0]); }
+
+ private:
+  // Returns the bits of the types; 0 if they are unknown.
+  uint32_t Find(std::string_view tool, std::string_view parameter) const;
+
+  std::vector<std::pair<uint64_t, uint32_t>> types_;  // a hash of tool and parameter, and the bits; sorted
+};
+
 // Returns {"key": value, ...}. A value that is JSON of a type that the schema allows stays as it is written; any other
-// value becomes a string. Without a schema, any JSON but a string stays. The last of equal keys counts.
-std::string JsonOfTags(const json::value& tools, std::string_view tool_name,
+// value becomes a string. The last of equal keys counts.
+std::string JsonOfTags(const ToolTypes& types, std::string_view tool,
                        const std::vector<std::pair<std::string, std::string>>& arguments);
 
 }  // namespace penstock

@@ -57,6 +57,7 @@ class ChatSession {
  public:
   ChatSession(Engine& engine, const ChatFlags& flags)
       : engine_(engine),
+        model_dir_(flags.model.engine.model_dir),
         sampling_(Overlay(engine.default_sampling(), flags.sampling)),
         date_(flags.date.empty() ? Today() : flags.date) {
     history_.SetSystem(flags.system);
@@ -211,6 +212,7 @@ class ChatSession {
       LogInfo("{}", StatsLine({}, engine_.stats()));
     } else if (name == "/save" || name == "/load") {
       if (argument.empty()) return InputError("expected {} FILE", name);
+      if (name == "/save") PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel(std::string(name), argument, model_dir_));
       PENSTOCK_RETURN_IF_ERROR(name == "/save" ? history_.Save(argument) : history_.Load(argument));
       LogInfo("{} messages", history_.num_messages());
     } else {
@@ -220,6 +222,7 @@ class ChatSession {
   }
 
   Engine& engine_;
+  std::string model_dir_;
   SamplingParams sampling_;
   json::object variables_;  // of the chat template
   std::string date_;

@@ -373,4 +373,15 @@ absl::StatusOr<std::optional<int>> CommandLine::Parse(int argc, char** argv) {
   return std::nullopt;
 }
 
+absl::Status CommandLine::ParseWords(std::vector<std::string> words) {
+  app_->require_subcommand(0);
+  std::ranges::reverse(words);  // CLI11 takes the last word first
+  try {
+    app_->parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    return UsageFault(*app_, error);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace penstock::cli

@@ -92,6 +92,10 @@ class CommandLine {
   // once, after all commands and flags have been added.
   absl::StatusOr<std::optional<int>> Parse(int argc, char** argv);
 
+  // Sets the targets of the program's own flags, for callers that are no command line. Takes the flags from `words`
+  // alone: environment variables count for nothing. kUsage when a flag is wrong. REQUIRES: as Parse().
+  absl::Status ParseWords(std::vector<std::string> words);
+
  private:
   std::unique_ptr<CLI::App> app_;
 };

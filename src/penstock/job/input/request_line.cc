@@ -6,6 +6,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
+#include "penstock/chat/answer/answer_format.h"
 
 namespace penstock {
 namespace {
@@ -76,17 +77,40 @@ void ReadMessages(FieldReader& fields, JobRequest& request) {
   Refuse(fields, ReadChatMessages(*messages, request.chat.messages));
 }
 
+// Returns the name in a tool_choice, "" if it has none.
+std::string NamedTool(const json::object& choice) {
+  const json::value* function = choice.if_contains("function");
+  if (function == nullptr || !function->is_object()) return {};
+  return std::string(StringOf(function->get_object(), "name"));
+}
+
 void ReadTools(FieldReader& fields, JobRequest& request) {
   const json::value* tools = fields.Find("tools");
   if (tools == nullptr) return;
   if (const std::optional<ChatFault> fault = CheckChatTools(*tools); fault.has_value()) return Refuse(fields, fault);
+  const json::array& list = tools->get_array();
+  request.has_one_call = !fields.Bool("parallel_tool_calls").value_or(true);
   const json::value* choice = fields.Find("tool_choice");
-  const bool none = choice != nullptr && choice->is_string() && View(choice->get_string()) == "none";
-  const bool automatic = choice == nullptr || (choice->is_string() && View(choice->get_string()) == "auto");
-  if (!none && !automatic) {
-    return fields.Fail("unsupported", "tool_choice", "only \"auto\" and \"none\" are supported");
+  const std::string_view word = choice != nullptr && choice->is_string() ? View(choice->get_string()) : "";
+  if (word == "none" || list.empty()) return;
+  request.chat.tools = *tools;
+  if (choice == nullptr || word == "auto") return;
+  if (word == "required" && list.size() > 1) {
+    return fields.Fail("unsupported", "tool_choice", "\"required\" needs a single tool; name the tool instead");
   }
-  if (!none && !tools->get_array().empty()) request.chat.tools = *tools;
+  const std::string name = choice->is_object() ? NamedTool(choice->get_object()) : "";
+  if (word != "required" && name.empty()) {
+    return fields.Fail(
+        "invalid_request", "tool_choice",
+        "expected \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+  }
+  for (const json::value& tool : list) {
+    const json::object* function = FunctionOf(tool);
+    if (function == nullptr || (word != "required" && StringOf(*function, "name") != name)) continue;
+    request.forced_tool = std::string(json::serialize(tool));
+    return;
+  }
+  fields.Fail("invalid_request", "tool_choice", fmt::format("there is no tool {}", Excerpt(Printable(name))));
 }
 
 // Returns whether only Penstock may set this variable of a template.
@@ -295,14 +319,7 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"allowed_token_ids", kLeaveItOut},
     {"truncate_prompt_tokens", kLeaveItOut},
     {"chat_template", "the model's own template is used"},
-    {"guided_json", kLeaveItOut},
-    {"guided_regex", kLeaveItOut},
-    {"guided_choice", kLeaveItOut},
-    {"guided_grammar", kLeaveItOut},
     {"guided_decoding_backend", kLeaveItOut},
-    {"structured_outputs", kLeaveItOut},
-    {"grammar", kLeaveItOut},
-    {"json_schema", kLeaveItOut},
     {"logits_processors", kLeaveItOut},
     {"prompt_embeds", kLeaveItOut},
     {"modalities", kLeaveItOut},
@@ -325,6 +342,7 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "model",
                                         "tools",
                                         "tool_choice",
+                                        "parallel_tool_calls",
                                         "max_tokens",
                                         "max_completion_tokens",
                                         "min_tokens",
@@ -349,6 +367,13 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "reasoning_effort",
                                         "chat_template_kwargs",
                                         "response_format",
+                                        "structured_outputs",
+                                        "guided_json",
+                                        "guided_regex",
+                                        "guided_choice",
+                                        "guided_grammar",
+                                        "grammar",
+                                        "json_schema",
                                         "documents",
                                         "custom_id",
                                         "question_id"};
@@ -389,14 +414,6 @@ void RefuseUnsupported(FieldReader& fields) {
     fields.Fail("unsupported", name, fmt::format("is not supported; {}", advice));
   }
   RefuseTypingErrors(fields);
-  const json::value* format = fields.Find("response_format");
-  if (format != nullptr) {
-    const json::object* object = format->if_object();
-    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    if (type == nullptr || !type->is_string() || View(type->get_string()) != "text") {
-      fields.Fail("unsupported", "response_format", "only {\"type\": \"text\"} is supported");
-    }
-  }
 }
 
 // Reads a request's own fields, which are the same in a batch line's body and in a plain line.
@@ -411,6 +428,11 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
     ReadTemplateFields(fields, line.request);
   }
   ReadChoices(fields, line.request);
+  line.request.format = ReadFormatFields(fields);
+  if (line.request.format.has_value() && !line.request.choices.empty()) {
+    fields.Fail("unsupported", line.request.format->field,
+                "a prompt with choices is only scored; leave one of the two out");
+  }
   ReadNumAnswers(fields, line.request);
   ReadBadWords(fields, line.request);
   RefuseUnsupported(fields);

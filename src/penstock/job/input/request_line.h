@@ -18,6 +18,7 @@
 
 #include "penstock/chat/chat_parts.h"
 #include "penstock/engine.h"
+#include "penstock/job/input/format_fields.h"
 #include "penstock/job/input/sampling_fields.h"
 
 namespace penstock {
@@ -37,13 +38,16 @@ struct JobRequest {
   ChatParts chat;                   // kChat, kTurns: turns have tools and variables, but no messages
   std::vector<std::string> turns;   // kTurns: questions, asked one after the other
   SamplingOverrides sampling;
-  std::vector<std::string> bad_words;  // texts that the answer must not contain
-  int64_t num_answers = 1;             // more than one: not for kTurns
-  bool echoes_prompt = false;          // kCompletion: the answer begins with the prompt
-  int shown_prompt_logprobs = -1;      // alternatives in the result's own field prompt_logprobs; -1: no such field
-  std::optional<std::string> system;   // kChat, kTurns: the system message, if messages have none
-  std::vector<ScoredText> choices;     // not empty: they are scored, and nothing is generated; not for kTurns
-  std::optional<int64_t> label;        // the index of the right choice
+  std::vector<std::string> bad_words;   // texts that the answer must not contain
+  std::optional<RequestFormat> format;  // which answers follow; not with choices
+  std::string forced_tool;              // JSON of the tool that the answer must call; empty: none
+  bool has_one_call = false;            // of several calls in an answer, only the first counts
+  int64_t num_answers = 1;              // more than one: not for kTurns
+  bool echoes_prompt = false;           // kCompletion: the answer begins with the prompt
+  int shown_prompt_logprobs = -1;       // alternatives in the result's own field prompt_logprobs; -1: no such field
+  std::optional<std::string> system;    // kChat, kTurns: the system message, if messages have none
+  std::vector<ScoredText> choices;      // not empty: they are scored, and nothing is generated; not for kTurns
+  std::optional<int64_t> label;         // the index of the right choice
 };
 
 // The work that a job does on its requests.

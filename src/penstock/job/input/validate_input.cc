@@ -14,6 +14,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/chat/answer/tagged_arguments.h"
 #include "penstock/job/runner.h"
 #include "penstock/tensor/kv_block.h"
 
@@ -215,7 +216,14 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   for (const std::string& word : parsed.request.bad_words)
     field_bytes += 2 * (sizeof(TokenId) * (word.size() + 1) + 48);
   if (parsed.request.sampling.logit_bias.has_value()) field_bytes += 8 * parsed.request.sampling.logit_bias->size();
+  if (parsed.request.format.has_value()) {
+    // The compiled format, about: its size depends on what the text says.
+    constexpr uint64_t kFormatBytes = 64 << 10, kFormatBytesPerByte = 64;
+    report.has_formats = true;
+    field_bytes += kFormatBytes + kFormatBytesPerByte * parsed.request.format->format.text.size();
+  }
   if (parsed.request.echoes_prompt) field_bytes += line.text.size();
+  field_bytes += ToolTypes(parsed.request.chat.tools).num_bytes();
   report.max_field_bytes = std::max(report.max_field_bytes, field_bytes);
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
@@ -280,6 +288,7 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   // Validation holds a hash for each id; the running job holds a bit for each line.
   memory.bytes = static_cast<uint64_t>(report.num_lines) * sizeof(IdHash) + report.parse_bytes +
                  kTokenizingBytesPerByte * std::min(report.longest_line_bytes, max_prompt);
+  if (report.has_formats) memory.bytes += model.format_bytes;
   // The tokens of prompts that wait.
   memory.bytes += static_cast<uint64_t>(kReadAheadTokens + model.context_length) * sizeof(TokenId);
   // The request's id, stop texts and remaining turns. For each place of the batch a request runs and one waits.

@@ -17,10 +17,10 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 // A request without its body.
 struct HttpHead {
-  std::string method;
-  std::string path;   // without the query; percent-encoding is decoded
-  std::string query;  // as it was sent, without "?"
-  HttpHeaders headers;
+  std::string method = {};
+  std::string path = {};   // without the query; percent-encoding is decoded
+  std::string query = {};  // as it was sent, without "?"
+  HttpHeaders headers = {};
 
   // Returns the value of the first header of this name, whatever its case; "" if there is none.
   std::string_view Header(std::string_view name) const;
@@ -90,7 +90,7 @@ class Exchange {
   std::shared_ptr<BodySink> sink_;
 };
 
-// What answers requests.
+// Answers requests.
 class RequestHandler {
  public:
   virtual ~RequestHandler() = default;

@@ -31,7 +31,7 @@ std::chrono::steady_clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// What all connections of a server share. The network's thread alone uses it, except what is atomic.
+// The state that all connections of a server share. The network's thread alone uses it, except what is atomic.
 struct Shared {
   HttpOptions options;
   RequestHandler& handler;
@@ -69,7 +69,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close();
   bool is_idle() const { return exchange_ == nullptr; }
 
-  // Of the exchange under way; they run on the network's thread.
+  // These serve the exchange under way, on the network's thread.
   void Respond(HttpResponse response);
   void RespondFile(const std::string& path, const std::string& content_type);
   void BeginStream(std::shared_ptr<StreamSource> source, const HttpHeaders& headers);
@@ -112,6 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<BodySink> sink_;
   uint64_t reserved_bytes_ = 0;  // of shared_.body_bytes
   unsigned version_ = 11;
+  bool is_head_ = false;  // the request wants only the head of the response to GET
   bool wants_keep_alive_ = true;
   bool is_watching_ = false;
   bool is_next_ = false;  // read the next request when the watch has ended
@@ -214,6 +215,8 @@ void Session::OnHead(error_code error) {
   if (error) return Close();
   const auto& header = head_parser_->get();
   head_ = HeadOf(header);
+  is_head_ = head_.method == "HEAD";
+  if (is_head_) head_.method = "GET";
   version_ = header.version();
   wants_keep_alive_ = head_parser_->keep_alive();
   const boost::optional<uint64_t> length = head_parser_->content_length();
@@ -351,7 +354,8 @@ void Session::Write(HttpResponse response, bool keeps_alive) {
   SetCommonHeaders(*response_, response.headers, keeps_alive);
   if (!response.content_type.empty()) response_->set(http::field::content_type, response.content_type);
   response_->body() = std::move(response.body);
-  response_->prepare_payload();
+  if (!response_->has_content_length()) response_->prepare_payload();
+  if (is_head_) response_->body().clear();  // its length stays in the head
   stream_.expires_after(Seconds(shared_.options.write_s));
   http::async_write(stream_, *response_, [self = shared_from_this(), keeps_alive](error_code error, size_t) {
     self->response_.reset();
@@ -364,6 +368,11 @@ void Session::RespondFile(const std::string& path, const std::string& content_ty
   error_code error;
   file_->body().open(path.c_str(), beast::file_mode::scan, error);
   if (error) return Respond(shared_.handler.ErrorResponse(404, "the file is gone"));
+  if (is_head_) {
+    HttpResponse head{.content_type = content_type};
+    head.headers.emplace_back("Content-Length", std::to_string(file_->body().size()));
+    return Respond(std::move(head));
+  }
   SetCommonHeaders(*file_, {}, wants_keep_alive_ && !shared_.is_stopping);
   file_->set(http::field::content_type, content_type);
   file_->prepare_payload();

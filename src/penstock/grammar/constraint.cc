@@ -1,0 +1,273 @@
+#include "penstock/grammar/constraint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "penstock/base/check.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace grammar {
+namespace {
+
+// Follows all tokens below some nodes of the trie at once.
+class TrieWalk {
+ public:
+  TrieWalk(Matcher& matcher, const TokenTrie& trie) : matcher_(matcher), nodes_(trie.nodes()) {}
+
+  // Visits each node from `first` to `end` behind whose bytes a thread is left or the text is complete.
+  template <typename Visit>
+  void Run(uint32_t first, uint32_t end, std::span<const Thread> start, const Visit& visit) {
+    threads_.assign(start.begin(), start.end());
+    levels_.assign(1, {.end = end, .first_thread = 0, .num_stacks = matcher_.stacks().size()});
+    for (uint32_t i = first; i < end;) {
+      while (levels_.back().end <= i) Leave();
+      const TokenTrie::Node node = nodes_[i];
+      const size_t from = levels_.back().first_thread, to = threads_.size(), num_stacks = matcher_.stacks().size();
+      if (to - from == 1) {
+        // Most nodes continue one thread, or end it.
+        const int32_t next = matcher_.automaton().Next(threads_[from].state, static_cast<uint8_t>(node.byte));
+        if (next < 0) {
+          i += 1 + node.num_below;
+          continue;
+        }
+        const bool ends = threads_[from].stack == kNoStack && matcher_.automaton().state(next).accepts;
+        if (matcher_.automaton().IsPlain(next, ends)) {
+          visit(i, node, ends);
+          ++i;
+          if (node.num_below == 0) continue;
+          levels_.push_back({.end = i + node.num_below, .first_thread = to, .num_stacks = num_stacks});
+          threads_.push_back({next, threads_[from].stack});
+          continue;
+        }
+      }
+      // Steps append to the same list, so they read a copy.
+      from_.assign(threads_.begin() + static_cast<int64_t>(from), threads_.end());
+      const bool complete = matcher_.Step(from_, static_cast<uint8_t>(node.byte), threads_);
+      const bool lives = threads_.size() > to;
+      if (lives || complete) visit(i, node, complete);
+      if (lives && node.num_below > 0) {
+        levels_.push_back({.end = i + 1 + node.num_below, .first_thread = to, .num_stacks = num_stacks});
+        ++i;
+      } else {
+        threads_.resize(to);
+        matcher_.stacks().Rewind(num_stacks);
+        i += 1 + node.num_below;
+      }
+      if (matcher_.num_steps() > kMaxMaskSteps) break;
+    }
+    while (!levels_.empty()) Leave();
+  }
+
+ private:
+  struct Level {
+    uint32_t end = 0;         // of the nodes below
+    size_t first_thread = 0;  // in threads_, up to the next level's first one
+    size_t num_stacks = 0;    // before the level
+  };
+  void Leave() {
+    threads_.resize(levels_.back().first_thread);
+    matcher_.stacks().Rewind(levels_.back().num_stacks);
+    levels_.pop_back();
+  }
+
+  Matcher& matcher_;
+  std::span<const TokenTrie::Node> nodes_;
+  std::vector<Thread> threads_, from_;
+  std::vector<Level> levels_;
+};
+
+}  // namespace
+
+}  // namespace grammar
+
+absl::StatusOr<std::shared_ptr<const Constraint>> Constraint::Compile(
+    const OutputFormat& format, std::shared_ptr<const grammar::FormatVocabulary> vocabulary) {
+  PENSTOCK_ASSIGN_OR_RETURN(grammar::Automaton automaton, grammar::CompileFormat(format));
+  return std::shared_ptr<const Constraint>(new Constraint(format, std::move(automaton), std::move(vocabulary)));
+}
+
+using grammar::Frame;
+using grammar::Matcher;
+using grammar::StackId;
+using grammar::Thread;
+
+ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint, bool begins_text)
+    : constraint_(std::move(constraint)), matcher_(constraint_->automaton()), at_start_(begins_text) {
+  position_.complete = matcher_.Enter(constraint_->automaton().start(), grammar::kNoStack, position_.threads);
+}
+
+bool ConstraintState::IsFarFromLimits(const Frame& frame) const {
+  const grammar::Automaton::Repeat& repeat = matcher_.automaton().repeat(matcher_.automaton().state(frame.state));
+  const auto reach = static_cast<int32_t>(constraint_->trie().longest_token()) + 1;
+  return frame.count >= repeat.min && (repeat.max == grammar::kUnbounded || repeat.max - frame.count > reach);
+}
+
+// A count matters only if a token can reach one of its limits.
+int32_t ConstraintState::NearCount(const Frame& frame) const {
+  const grammar::Automaton& automaton = constraint_->automaton();
+  const grammar::Automaton::State& state = automaton.state(frame.state);
+  if (state.repeat < 0) return frame.count;
+  const grammar::Automaton::Repeat& repeat = automaton.repeat(state);
+  const auto reach = static_cast<int32_t>(constraint_->trie().longest_token()) + 1;
+  if (frame.count < repeat.min) return repeat.min - frame.count > reach ? 0 : frame.count;
+  return IsFarFromLimits(frame) ? repeat.min : frame.count;
+}
+
+grammar::MaskCache::Key ConstraintState::KeyOf() const {
+  constexpr size_t kMaxKey = 1024;  // longer ones are not kept
+  grammar::MaskCache::Key key;
+  key.push_back(constraint_->id());
+  key.push_back(at_start_ ? 1 : 0);
+  for (const Thread& thread : position_.threads) {
+    key.push_back(thread.state);
+    for (StackId stack = thread.stack; stack != grammar::kNoStack && key.size() <= kMaxKey;) {
+      const Frame& frame = matcher_.stacks().top(stack);
+      key.push_back(frame.state);
+      key.push_back(NearCount(frame));
+      stack = frame.parent;
+    }
+    key.push_back(-1);
+    if (key.size() > kMaxKey) return {};
+  }
+  return key;
+}
+
+// The part of a thread has the calls that repeat directly around its state, and their counts. Where no token can reach
+// a limit of a count, the rule that loops without counting stands for it: its walk is much faster.
+std::shared_ptr<const grammar::Part> ConstraintState::PartOf(const Matcher& matcher, const Thread& thread,
+                                                             StackId& outer) const {
+  const grammar::Automaton& automaton = matcher.automaton();
+  std::vector<Frame> frames;
+  Thread start{thread.state, grammar::kNoStack};
+  for (outer = thread.stack; outer != grammar::kNoStack; outer = matcher.stacks().top(outer).parent) {
+    Frame frame = matcher.stacks().top(outer);
+    const grammar::Automaton::State& state = automaton.state(frame.state);
+    if (state.repeat < 0) break;
+    const bool is_first = frames.empty() && start.state == automaton.repeat(state).callee;
+    if (is_first && IsFarFromLimits(frame)) {
+      start.state = automaton.repeat(state).loop;
+      continue;
+    }
+    frame.count = NearCount(frame);
+    frames.push_back(frame);
+  }
+  grammar::MaskCache::Key key = {constraint_->id(), start.state};
+  for (const Frame& frame : frames) key.insert(key.end(), {frame.state, frame.count});
+  if (auto part = constraint_->cache().FindPart(key); part != nullptr) return part;
+  Matcher inner(automaton);
+  for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+    start.stack = inner.stacks().Push({frame->state, frame->count, start.stack});
+  }
+  const grammar::TokenTrie& trie = constraint_->trie();
+  auto part = std::make_shared<grammar::Part>();
+  grammar::TokenMask allowed(grammar::MaskWords(trie.vocab_size()), 0);
+  const auto visit = [&](uint32_t i, const grammar::TokenTrie::Node& node, bool complete) {
+    if (node.token >= 0) grammar::AddToken(allowed, node.token);
+    if (complete && node.num_below > 0) part->exits.push_back(i);
+  };
+  grammar::TrieWalk(inner, trie).Run(0, static_cast<uint32_t>(trie.nodes().size()), {&start, 1}, visit);
+  if (inner.num_steps() > kMaxMaskSteps || inner.has_overflown()) return nullptr;
+  part->allowed = grammar::CompactMask(allowed);
+  part->exits.shrink_to_fit();
+  constraint_->cache().AddPart(key, part);
+  return part;
+}
+
+absl::Status ConstraintState::AllowedTokens(std::span<uint64_t> mask) const {
+  const absl::Status too_much = InputError("the output format has too many ways to match the answer so far");
+  if (matcher_.has_overflown()) return too_much;
+  const grammar::MaskCache::Key key = KeyOf();
+  if (!key.empty() && constraint_->cache().AddMaskTo(key, mask)) return absl::OkStatus();
+  const grammar::TokenTrie& trie = constraint_->trie();
+  grammar::TokenMask allowed(grammar::MaskWords(trie.vocab_size()), 0);
+  Matcher matcher = matcher_;
+  matcher.ResetSteps();
+  grammar::TrieWalk walk(matcher, trie);
+  for (const Thread& thread : position_.threads) {
+    StackId outer = grammar::kNoStack;
+    const auto part = PartOf(matcher, thread, outer);
+    if (part == nullptr) return too_much;
+    part->allowed.AddTo(allowed);
+    std::vector<Thread> around;
+    if (part->exits.empty() || outer == grammar::kNoStack) continue;
+    matcher.Return(outer, around);
+    for (const uint32_t exit : part->exits) {
+      walk.Run(exit + 1, exit + 1 + trie.nodes()[exit].num_below, around,
+               [&](uint32_t, const grammar::TokenTrie::Node& node, bool) {
+                 if (node.token >= 0) grammar::AddToken(allowed, node.token);
+               });
+    }
+    if (matcher.num_steps() > kMaxMaskSteps || matcher.has_overflown()) return too_much;
+  }
+  if (at_start_) {
+    const std::span<const uint64_t> changed = trie.changed_at_start();
+    for (size_t i = 0; i < allowed.size(); ++i) allowed[i] &= ~changed[i];
+  }
+  for (size_t i = 0; i < allowed.size(); ++i) mask[i] |= allowed[i];
+  if (!key.empty()) constraint_->cache().AddMask(key, grammar::CompactMask(allowed));
+  return absl::OkStatus();
+}
+
+bool ConstraintState::Accept(TokenId token) {
+  const std::string_view text = token >= 0 && token < constraint_->trie().vocab_size() ? TokenText(token) : "";
+  if (text.empty() || (at_start_ && grammar::HasToken(constraint_->trie().changed_at_start(), token))) return false;
+  grammar::Position next = position_, before;
+  for (const char c : text) {
+    std::swap(before, next);
+    next.threads.clear();
+    next.complete = matcher_.Step(before.threads, static_cast<uint8_t>(c), next.threads);
+  }
+  if (!next.complete && next.threads.empty()) return false;
+  position_ = std::move(next);
+  at_start_ = false;
+  DropOldStacks();
+  return true;
+}
+
+// Keeps only stacks that threads have. The others were those of earlier bytes.
+void ConstraintState::DropOldStacks() {
+  constexpr size_t kManyStacks = 4096;
+  if (matcher_.stacks().size() < std::max(kManyStacks, 2 * num_kept_stacks_)) return;
+  Matcher fresh(constraint_->automaton());
+  for (Thread& thread : position_.threads) {
+    std::vector<Frame> frames;
+    for (StackId stack = thread.stack; stack != grammar::kNoStack; stack = frames.back().parent) {
+      frames.push_back(matcher_.stacks().top(stack));
+    }
+    thread.stack = grammar::kNoStack;
+    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+      thread.stack = fresh.stacks().Push({frame->state, frame->count, thread.stack});
+    }
+  }
+  matcher_.ReplaceStacks(fresh);
+  num_kept_stacks_ = matcher_.stacks().size();
+}
+
+std::string ConstraintState::ForcedText(size_t max_bytes) const {
+  std::string text;
+  Matcher matcher = matcher_;
+  grammar::Position position = position_;
+  while (!position.complete && text.size() < max_bytes) {
+    int byte = -1;
+    for (const Thread& thread : position.threads) {
+      const auto edges = matcher.automaton().edges(matcher.automaton().state(thread.state));
+      const bool is_one = edges.size() == 1 && edges[0].first == edges[0].last;
+      if (!is_one || (byte >= 0 && byte != edges[0].first)) byte = -2;
+      if (byte == -2) break;
+      byte = edges[0].first;
+    }
+    if (byte < 0) break;
+    std::vector<Thread> next;
+    position.complete = matcher.Step(position.threads, static_cast<uint8_t>(byte), next);
+    position.threads = std::move(next);
+    text += static_cast<char>(byte);
+  }
+  const size_t valid = FindInvalidUtf8(text);
+  return valid == std::string::npos ? text : text.substr(0, valid);
+}
+
+}  // namespace penstock

@@ -1,0 +1,18 @@
+// JSON Schema (draft 2020-12): translates a schema into a grammar of JSON texts that are valid under it.
+//
+// Each text of the grammar is valid; the grammar need not have all valid texts. Members come in the order of the
+// schema. An object has no members that the schema does not name, unless it says additionalProperties or names none. A
+// keyword that cannot be honoured is an error that names it and its place, and so is an unknown keyword.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "penstock/grammar/grammar.h"
+
+namespace penstock::grammar {
+
+// kInput when the schema is invalid or not supported.
+absl::StatusOr<Grammar> ParseSchema(std::string_view text, Work& work);
+
+}  // namespace penstock::grammar

@@ -1,0 +1,56 @@
+#include "penstock/server/api/api_error.h"
+
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock::server {
+namespace {
+
+std::string_view TypeOf(int status, ApiStyle style) {
+  const bool is_openai = style == ApiStyle::kOpenAi;
+  switch (status) {
+    case 401: return "authentication_error";
+    case 404: return is_openai ? "invalid_request_error" : "not_found_error";
+    case 413: return is_openai ? "invalid_request_error" : "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return is_openai ? "server_error" : "overloaded_error";
+    default: return status < 500 ? "invalid_request_error" : is_openai ? "server_error" : "api_error";
+  }
+}
+
+}  // namespace
+
+ApiError ErrorOf(const absl::Status& status) {
+  const Fault fault = FaultOf(status);
+  if (fault == Fault::kInput) return {400, Message(status), "invalid_request"};
+  if (fault == Fault::kStopped) return {503, "the server stops", "stopping"};
+  LogWarning("a request failed: {}", Message(status));
+  return {500, fault == Fault::kModel ? "the model gave no valid answer" : "the engine failed", "engine_error"};
+}
+
+ApiError ErrorOf(const LineError& error) { return {400, error.message, error.code, error.param}; }
+
+json::object ErrorBody(const ApiError& error, ApiStyle style) {
+  const std::string message = Printable(error.message);
+  const std::string_view type = TypeOf(error.status, style);
+  if (style == ApiStyle::kAnthropic) {
+    return {{"type", "error"}, {"error", json::object{{"type", json::string(type)}, {"message", message}}}};
+  }
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? json::value(nullptr) : json::value(ReplaceInvalidUtf8(text));
+  };
+  return {{"error", json::object{{"message", message},
+                                 {"type", json::string(type)},
+                                 {"param", text_or_null(error.param)},
+                                 {"code", text_or_null(error.code)}}}};
+}
+
+HttpResponse ErrorResponse(const ApiError& error, ApiStyle style) {
+  HttpResponse response{.status = error.status, .body = std::string(json::serialize(ErrorBody(error, style)))};
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+}  // namespace penstock::server

@@ -1,0 +1,121 @@
+// The HTTP API: which path does what, who may use it, and what is refused.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/job/format_cache.h"
+#include "penstock/job/input/sampling_fields.h"
+#include "penstock/job/prompt.h"
+#include "penstock/server/api/answering.h"
+#include "penstock/server/api/api_error.h"
+#include "penstock/server/api/metrics.h"
+#include "penstock/server/engine_service.h"
+#include "penstock/server/http/exchange.h"
+
+namespace penstock::server {
+
+// All prompts that wait have at most these; further requests get status 429.
+inline constexpr int64_t kMaxWaitingTokens = 1 << 20;
+
+inline constexpr int64_t kWaitingForPlace = 16;
+
+struct ApiOptions {
+  std::string model_name;              // that responses name; empty: the folder's name
+  std::vector<std::string> api_keys;   // empty: everybody may use the server
+  bool allows_cors = false;            // answers browsers that ask whether they may send requests
+  std::optional<int64_t> max_waiting;  // besides those with a place, further ones get status 429; default: 16 a place
+  SamplingOverrides sampling;          // where requests say nothing
+  double predicted_tokens_per_s = 0;   // the plan's; 0: there is none
+  std::optional<std::string> system = {};  // system message of chats that have none
+};
+
+class ApiServer : public RequestHandler {
+ public:
+  explicit ApiServer(ApiOptions options);
+  ~ApiServer() override;
+
+  const std::string& model_name() const { return model_name_; }
+  // Until the engine is set, requests get status 503; after BeginDraining(), too. The service must outlive the
+  // requests.
+  void SetEngine(EngineService& service);
+  void BeginDraining() { state_ = State::kDraining; }
+  struct Route {
+    std::string method = {}, path = {};  // a segment "*" of the path stands for any one
+    std::function<void(const std::shared_ptr<Exchange>&)> handler = {};
+    bool is_public = false;  // needs no API key
+    bool needs_engine = true;
+    bool generates = false;                                               // counts as a request that waits
+    std::function<std::shared_ptr<BodySink>(const HttpHead&)> sink = {};  // see RequestHandler::SinkFor
+  };
+  // REQUIRES: the server has not begun to listen.
+  void AddRoute(Route route) { routes_.push_back(std::move(route)); }
+  void SetConnectionCount(std::function<int64_t()> count) { num_connections_ = std::move(count); }
+
+  // For endpoints. Parses the body of a chat completion or a completion, and adds its prompt to the work.
+  std::optional<ApiError> MakeWork(const json::object& body, RequestKind kind, std::vector<PromptWork>& work);
+  // Submits the work, and counts it.
+  std::optional<ApiError> Start(Answering::Args args);
+  void RespondError(Exchange& exchange, const ApiError& error);
+  // Engine::TokenBytes()
+  TokenText token_text() const;
+  // Returns the ids of a new response.
+  BodyHead NewHead();
+
+  bool Refuses(const HttpHead& head, HttpResponse& response) override;
+  std::shared_ptr<BodySink> SinkFor(const HttpHead& head) override;
+  void Handle(const std::shared_ptr<Exchange>& exchange) override;
+  HttpResponse ErrorResponse(int status, std::string_view message) override;
+
+ private:
+  enum class State : uint8_t { kLoading, kReady, kDraining };
+  // Returns the route of a request, or nullptr.
+  const Route* Find(const HttpHead& head) const;
+  std::optional<ApiError> Denied(const Route& route, const HttpHead& head) const;
+  // Returns how many requests the engine may have.
+  int64_t max_open() const;
+  // Whether the engine may get so many requests more.
+  bool HasRoom(int64_t num_requests) const;
+  void Health(const std::shared_ptr<Exchange>& exchange);
+  void GetVersion(const std::shared_ptr<Exchange>& exchange);
+  void GetMetrics(const std::shared_ptr<Exchange>& exchange);
+  void GetLive(const std::shared_ptr<Exchange>& exchange);
+  void ListModels(const std::shared_ptr<Exchange>& exchange);
+  void GetModel(const std::shared_ptr<Exchange>& exchange);
+  void Tokenize(const std::shared_ptr<Exchange>& exchange);
+  void Detokenize(const std::shared_ptr<Exchange>& exchange);
+  void Embeddings(const std::shared_ptr<Exchange>& exchange);
+  void ChatCompletions(const std::shared_ptr<Exchange>& exchange);
+  void Completions(const std::shared_ptr<Exchange>& exchange);
+
+  // Parses the body of a completion, makes its prompts and starts the work.
+  std::optional<ApiError> Complete(const std::shared_ptr<Exchange>& exchange, RequestKind kind);
+  std::optional<ApiError> CheckModel(const std::string& name) const;
+  json::object ModelObject() const;
+
+  ApiOptions options_;
+  std::vector<Route> routes_;
+  std::string model_name_;
+  std::atomic<State> state_{State::kLoading};
+  EngineService* service_ = nullptr;
+  std::optional<PromptMaker> prompts_;
+  SamplingParams sampling_;
+  int64_t created_ = 0;  // when the server began
+  FormatCache formats_;
+  std::atomic<int64_t> num_requests_{0};
+  std::atomic<int64_t> num_open_{0};  // requests that the engine has or will get
+  std::function<int64_t()> num_connections_;
+  Metrics metrics_;
+};
+
+// Parses a body that must be a JSON object.
+absl::StatusOr<json::object> ParseBody(const std::string& body);
+
+}  // namespace penstock::server

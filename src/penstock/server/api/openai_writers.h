@@ -1,0 +1,26 @@
+// Answers in the forms of /v1/chat/completions and /v1/completions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "penstock/server/api/answering.h"
+
+namespace penstock::server {
+
+struct OpenAiForm {
+  RequestKind kind = RequestKind::kChat;
+  BodyHead head = {};
+  std::string model = {};
+  int logprobs = -1;                     // as requested
+  bool shows_usage = false;              // stream_options.include_usage
+  std::vector<std::string> echoes = {};  // for each choice, the prompt that its text begins with
+};
+
+std::unique_ptr<AnswerWriter> OpenAiWriter(OpenAiForm form, TokenText token_text);
+
+// Returns "stop", "length" or "tool_calls".
+std::string_view FinishName(const ResultChoice& choice);
+
+}  // namespace penstock::server

@@ -1,0 +1,100 @@
+// Proves that masks allow exactly the tokens that keep an answer valid, and that answers end.
+#include <gtest/gtest.h>
+
+#include "penstock/base/status.h"
+#include "tests/environment.h"
+#include "tests/grammar/compiled.h"
+
+namespace penstock {
+namespace {
+
+using Kind = OutputFormat::Kind;
+
+const uint64_t kSeed = FromEnvironment("PENSTOCK_TEST_SEED", 1);
+
+const OutputFormat kFormats[] = {
+    {Kind::kJson, ""},
+    {Kind::kRegex, "(?:[a-c]{2,300}é|true\\d+)*"},
+    {Kind::kRegex, "(?:a|ab|abc){5,400}\n"},
+    {Kind::kGrammar, "root ::= \"[\" (root (\",\" root)*)? \"]\" | \"abc\" | \"12\" [0-9]*"},
+    {Kind::kJsonSchema, R"({"type": "object", "properties": {"abc": {"type": "string", "maxLength": 300},
+                            "n": {"type": "array", "items": {"type": "integer"}, "maxItems": 5}},
+                            "required": ["abc"], "additionalProperties": {"type": "null"}})"},
+    {Kind::kJsonSchema, R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties":
+                            {"v": {"enum": ["abc", "12", true, null]}, "next": {"anyOf": [{"$ref": "#/$defs/node"},
+                            {"type": "null"}]}}, "required": ["v", "next"], "additionalProperties": false}}})"}};
+
+TEST(ConstraintTest, MasksAreThoseOfEachTokenAlone) {
+  for (const OutputFormat& format : kFormats) {
+    const auto constraint = Compiled(format);
+    std::mt19937_64 random(kSeed);
+    for (int walk = 0; walk < 8; ++walk) {
+      ConstraintState state(constraint, false);
+      for (int i = 0; i < 60 && state.can_go_on(); ++i) {
+        grammar::TokenMask mask(grammar::MaskWords(constraint->trie().vocab_size()), 0), again = mask;
+        ASSERT_TRUE(state.AllowedTokens(mask).ok());
+        std::vector<TokenId> allowed;
+        for (TokenId id = 0; id < constraint->trie().vocab_size(); ++id) {
+          ConstraintState next = state;
+          ASSERT_EQ(next.Accept(id), grammar::HasToken(mask, id)) << format.text << " token " << state.TokenText(id);
+          if (grammar::HasToken(mask, id)) allowed.push_back(id);
+        }
+        ASSERT_FALSE(allowed.empty());
+        // Kept masks are the same.
+        ASSERT_TRUE(state.AllowedTokens(again).ok());
+        ASSERT_EQ(mask, again);
+        ASSERT_TRUE(state.Accept(allowed[random() % allowed.size()]));
+      }
+    }
+  }
+}
+
+TEST(ConstraintTest, RandomAnswersEnd) {
+  for (const OutputFormat& format : kFormats) {
+    const auto constraint = Compiled(format);
+    int num_ended = 0;
+    for (uint64_t seed = 0; seed < 30; ++seed) {
+      const auto answer = RandomAnswer(constraint, kSeed + seed);
+      if (!answer.has_value()) continue;
+      ++num_ended;
+      EXPECT_TRUE(AcceptsAnswer(constraint, *answer)) << *answer;
+    }
+    EXPECT_GT(num_ended, 10) << format.text;
+  }
+}
+
+TEST(ConstraintTest, ForcedTextIsWhatMustCome) {
+  const auto constraint = Compiled(kFormats[5]);
+  ConstraintState state(constraint, false);
+  EXPECT_EQ(state.ForcedText(100), "{");
+  ASSERT_TRUE(state.Accept('{'));
+  EXPECT_EQ(state.ForcedText(100), "");  // white space may come
+  ASSERT_TRUE(state.Accept('"'));
+  EXPECT_EQ(state.ForcedText(100), "v\":");
+  EXPECT_EQ(state.ForcedText(2), "v\"");
+}
+
+TEST(ConstraintTest, AmbiguityIsBounded) {
+  // Ways to split the text into "a" and "aa" differ in their counts, up to the limit of threads.
+  const auto constraint = Compiled({Kind::kRegex, "(?:(?:a|aa|aaa){1,100000}b?){1,100000}"});
+  ConstraintState state(constraint, false);
+  absl::Status status;
+  for (int i = 0; i < 3000 && status.ok(); ++i) {
+    grammar::TokenMask mask(grammar::MaskWords(constraint->trie().vocab_size()), 0);
+    status = state.AllowedTokens(mask);
+    ASSERT_TRUE(!status.ok() || state.Accept('a'));
+  }
+  EXPECT_EQ(FaultOf(status), Fault::kInput);
+}
+
+TEST(ConstraintTest, ForbidsTokensThatLoseASpaceAtTheStart) {
+  const std::vector<std::string> texts = {"a", " a", ""};
+  const auto vocabulary = std::make_shared<const grammar::FormatVocabulary>(grammar::TokenTrie(texts));
+  const auto constraint = *Constraint::Compile({Kind::kRegex, " ?a"}, vocabulary);
+  grammar::TokenMask mask(1, 0);
+  ASSERT_TRUE(ConstraintState(constraint, true).AllowedTokens(mask).ok());
+  EXPECT_EQ(mask[0], 0b011u);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,56 @@
+// Proves which texts regular expressions match, and that what automata cannot match is refused.
+#include <gtest/gtest.h>
+
+#include "tests/grammar/compiled.h"
+
+namespace penstock {
+namespace {
+
+std::shared_ptr<const Constraint> Regex(const std::string& pattern) {
+  return Compiled({OutputFormat::Kind::kRegex, pattern});
+}
+
+TEST(RegexTest, MatchesWholeTexts) {
+  const auto constraint = Regex(R"(^(?:ab|cd)+[x-z\d]{2,3}\.é?$)");
+  EXPECT_TRUE(AcceptsAnswer(constraint, "abx1."));
+  EXPECT_TRUE(AcceptsAnswer(constraint, "abcdz99.é"));
+  EXPECT_FALSE(AcceptsAnswer(constraint, "abx."));
+  EXPECT_FALSE(AcceptsAnswer(constraint, "abx1"));
+  EXPECT_FALSE(AcceptsAnswer(constraint, "xabx1."));
+}
+
+TEST(RegexTest, CountsFar) {
+  const auto constraint = Regex("[^a]{3,5000}b");
+  EXPECT_FALSE(AcceptsAnswer(constraint, "xxb"));
+  EXPECT_TRUE(AcceptsAnswer(constraint, "xxxb"));
+  EXPECT_TRUE(AcceptsAnswer(constraint, std::string(4999, 'y') + "éb"));
+  EXPECT_FALSE(AcceptsAnswer(constraint, std::string(5001, 'y') + "b"));
+}
+
+TEST(RegexTest, ClassesHaveWhatPythonAndEcmaScriptShare) {
+  EXPECT_FALSE(AcceptsAnswer(Regex(R"(\d)"), "٣"));
+  EXPECT_FALSE(AcceptsAnswer(Regex(R"(\D)"), "٣"));
+  EXPECT_FALSE(AcceptsAnswer(Regex(R"(\W)"), "é"));
+  EXPECT_FALSE(AcceptsAnswer(Regex(R"(\S)"), "\xC2\xA0"));
+  EXPECT_TRUE(AcceptsAnswer(Regex(R"(\S)"), "é"));
+  EXPECT_FALSE(AcceptsAnswer(Regex("."), "\n"));
+}
+
+TEST(RegexTest, RefusesWhatAutomataCannotMatch) {
+  for (const char* pattern : {"(a)\\1", "(?=a)b", "(?<!a)b", "(?i)a",       "\\bab",
+                              "a**",    "*a",     "a(b",     "a)b",         "[b-a]",
+                              "[",      "\\p{L}", "a{3,2}",  "a{,2}",       "x$y",
+                              "a^b",    "[]",     "\\ud800", "a{99999999}", "[^\\d\\D]{2}[^\\x00-\\u{10ffff}]"}) {
+    EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, pattern}).ok()) << pattern;
+  }
+}
+
+TEST(RegexTest, RefusesWhatTakesTooMuch) {
+  EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, "(a|b)*a(a|b){30}"}).ok());
+  const std::string deep = std::string(3000, '(') + "a" + std::string(3000, ')');
+  EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, deep}).ok());
+  EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, std::string(70000, 'a')}).ok());
+}
+
+}  // namespace
+}  // namespace penstock

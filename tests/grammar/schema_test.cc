@@ -1,0 +1,138 @@
+// Proves that schemas accept valid texts and refuse others, and that keywords which cannot be honoured are named.
+#include <gtest/gtest.h>
+
+#include "penstock/base/status.h"
+#include "tests/grammar/compiled.h"
+
+namespace penstock {
+namespace {
+
+struct Case {
+  const char* schema;
+  std::vector<const char*> accepted;
+  std::vector<const char*> refused;
+};
+
+std::string SchemaFault(const std::string& schema) {
+  return Message(grammar::CompileFormat({OutputFormat::Kind::kJsonSchema, schema}).status());
+}
+
+void Check(const Case& test) {
+  const auto constraint = Compiled({OutputFormat::Kind::kJsonSchema, test.schema});
+  for (const char* text : test.accepted) EXPECT_TRUE(AcceptsAnswer(constraint, text)) << test.schema << " " << text;
+  for (const char* text : test.refused) EXPECT_FALSE(AcceptsAnswer(constraint, text)) << test.schema << " " << text;
+}
+
+TEST(SchemaTest, Objects) {
+  Check(
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}, "c": {"const": 1}}, "required": ["b"]})",
+       {R"({"b":null})", R"({"a":1,"b":[]})", "{\n  \"a\": 1, \"b\": {}, \"c\": 1 }", R"({"b":"x","c":1})"},
+       {"{}", R"({"a":1})", R"({"b":1,"a":1})", R"({"b":1,"d":1})", R"({"b":1,})", R"({,"b":1})", R"({"b":1,"c":2})",
+        "{  \"b\":1}", R"({"b" :1})"}});
+  Check({R"({"properties": {"a": {}}, "additionalProperties": {"type": "null"}, "maxProperties": 2, "type": "object"})",
+         {R"({"a":1,"b":null})", "{}", R"({"aa":null,"b":null})"},
+         {R"({"b":1})", R"({"b":null,"a":1})", R"({"a":1,"b":null,"c":null})"}});
+  Check({R"({"type": "object", "patternProperties": {"^n_": {"type": "integer"}, "_s$": {"type": "string"}},
+             "additionalProperties": false})",
+         {R"({"n_a":1,"a_s":"x"})", "{}"},
+         {R"({"n_a":"x"})", R"({"n_s":1})", R"({"other":1})"}});
+  Check({R"({"type": "object", "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 3}, "minProperties": 0})",
+         {R"({"abc":1})"},
+         {R"({"abcd":1})", R"({"A":1})"}});
+  Check({R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2, "maxProperties": 2,
+             "additionalProperties": false})",
+         {R"({"a":1,"b":1})", R"({"a":1,"c":1})", R"({"b":1,"c":1})"},
+         {"{}", R"({"a":1})", R"({"a":1,"b":1,"c":1})"}});
+}
+
+TEST(SchemaTest, Arrays) {
+  Check({R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "null"}], "items": {"type": "boolean"},
+             "minItems": 1, "maxItems": 4})",
+         {"[1]", "[1,null]", "[1, null, true, false]", "[ 1,null,true ]"},
+         {"[]", "[null]", "[1,true]", "[1,null,true,true,true]", "[1,]"}});
+  Check(
+      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 2000})", {"[1,2,3]"}, {"[1,2]"}});
+  Check({R"({"type": "array", "items": false})", {"[]"}, {"[1]"}});
+}
+
+TEST(SchemaTest, Strings) {
+  Check({R"({"type": "string", "minLength": 2, "maxLength": 3})",
+         {R"("ab")", R"("a\n\u00e9")", R"("\ud83d\ude00é")", R"("\"\\")"},
+         {R"("a")", R"("abcd")", R"("\ud83d\ude00")", R"("\ude00a")", "\"a\nb\""}});
+  Check({R"({"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$", "maxLength": 6})",
+         {R"("ab-cd")", R"("abcdef")"},
+         {R"("ab-")", R"("abcdefg")", R"("")"}});
+  Check({R"({"type": "string", "pattern": "\"x|\\d$"})", {R"("a\"xb")", R"("a1")"}, {R"("1a")"}});
+  Check({R"({"type": "string", "format": "date"})", {R"("2024-02-28")"}, {R"("2024-02-30")", R"("2024-13-01")"}});
+  Check({R"({"type": "string", "maxLength": 100000})", {R"("")", R"("abc")"}, {"1"}});
+}
+
+TEST(SchemaTest, Numbers) {
+  Check({R"({"type": "integer", "minimum": -12, "exclusiveMaximum": 105})",
+         {"-12", "-1", "0", "9", "10", "99", "104"},
+         {"-13", "105", "1000", "01", "1.0", "-120"}});
+  Check({R"({"type": "number", "exclusiveMinimum": 0.5, "maximum": 2.25})",
+         {"0.50001", "0.51", "1", "1.999", "2.25", "2.250", "2"},
+         {"0.5", "0.50", "2.26", "2.250001", "0", "-1", "3"}});
+  Check({R"({"type": "number", "minimum": -1.5, "maximum": -0.25})",
+         {"-1.5", "-1", "-0.25", "-0.3"},
+         {"-0.2", "-1.6", "0"}});
+  Check({R"({"type": "integer", "multipleOf": 7, "minimum": 0})", {"0", "7", "14", "7000"}, {"8", "-7", "07"}});
+  Check({R"({"type": "number"})", {"-1.5e-3", "0", "12", "1E5"}, {"1.", ".5", "1e999", "+1", "NaN"}});
+  EXPECT_EQ(SchemaFault(R"({"type": "integer", "minimum": 9007199254740993, "maximum": -5})"), "no text matches it");
+}
+
+TEST(SchemaTest, Combinations) {
+  Check({R"({"allOf": [{"type": ["integer", "string"]}, {"minimum": 3}, {"maxLength": 1}], "maximum": 4})",
+         {"3", "4", R"("a")"},
+         {"2", "5", R"("ab")", "3.5"}});
+  Check(
+      {R"({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "null"}}, "required": ["k"]},
+                       {"type": "object", "properties": {"k": {"const": "b"}, "y": {"type": "null"}}, "required": ["k"]}]})",
+       {R"({"k":"a","x":null})", R"({"k":"b","y":null})"},
+       {R"({"k":"a","y":null})", R"({"k":"c"})"}});
+  Check({R"({"enum": [1, "a", null, {"x": [1.5]}, true], "type": ["integer", "string", "object"]})",
+         {"1", R"("a")", R"({"x":[1.5]})"},
+         {"null", "true", "2"}});
+  // An alternative that is the schema itself allows nothing more.
+  Check({R"({"anyOf": [{"type": "string"}, {"$ref": "#"}]})", {R"("a")"}, {"1"}});
+}
+
+TEST(SchemaTest, NamesWhatItCannotHonour) {
+  EXPECT_EQ(SchemaFault(R"({"properties": {"a": {"not": {}}}})"), "#/properties/a/not: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"items": {"uniqueItems": true}})"), "#/items/uniqueItems: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"colour": 1})"), "#/colour: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"type": "int"})"), "#/type: expected the name of a type, or a list of names");
+  EXPECT_EQ(SchemaFault(R"({"minLength": "a"})"), "#/minLength: expected a count, found string");
+  EXPECT_EQ(SchemaFault(R"({"oneOf": [{"type": "string"}, {"maxLength": 3}]})"),
+            "#/oneOf: schemas 0 and 1 may both be valid, which is not supported; use anyOf");
+  EXPECT_EQ(SchemaFault(R"({"$ref": "#/$defs/x"})"), "#/$ref: it refers to nothing");
+  EXPECT_EQ(SchemaFault(R"x({"type": "string", "pattern": "(?=a)"})x"),
+            "#/pattern: column 3: look-around is not supported");
+  EXPECT_EQ(SchemaFault("false"), "no text matches it");
+  EXPECT_EQ(SchemaFault(R"({"type": "string", "format": "colour"})"), "#/format: the format colour is not supported");
+}
+
+TEST(SchemaTest, TakesLargeSchemas) {
+  std::string properties;
+  for (int i = 0; i < 400; ++i) {
+    properties += fmt::format(R"({}"property_{}": {{"type": "string", "maxLength": {}, "description": "a text"}})",
+                              i == 0 ? "" : ", ", i, 2000 + i);
+  }
+  Check(
+      {fmt::format(R"({{"type": "object", "properties": {{{}}}, "additionalProperties": false}})", properties).c_str(),
+       {"{}", R"({"property_7":"x","property_399":"y"})"},
+       {R"({"property_8":"x","property_7":"y"})"}});
+  std::string nested = R"({"type": "string"})";
+  for (int i = 0; i < 28; ++i) nested = fmt::format(R"({{"type": "array", "items": {}}})", nested);
+  EXPECT_EQ(SchemaFault(nested), "");
+  // A chain of references does not recurse in the compiler.
+  std::string chain = R"({"$ref": "#/$defs/r0", "$defs": {"r900": {"type": "null"})";
+  for (int i = 0; i < 900; ++i) {
+    chain += fmt::format(R"(, "r{}": {{"type": "array", "items": {{"$ref": "#/$defs/r{}"}}}})", i, i + 1);
+  }
+  EXPECT_EQ(SchemaFault(chain + "}}"), "");
+}
+
+}  // namespace
+}  // namespace penstock
