@@ -39,12 +39,12 @@ struct ModelFlags {
 
 // Returns the checked options. kUsage for --policy auto, which is not a file.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
-// The same for `run`: --policy auto leaves the policy to the planner.
+// The same for `run` and `serve`: --policy auto leaves the policy to the planner.
 absl::StatusOr<EngineOptions> ToPlannedOptions(ModelFlags flags);
 // Returns kUsage when the file of `flag` exists and is a file of the model: it would be overwritten.
 absl::Status CheckNoFileOfTheModel(const std::string& flag, const std::string& path, const std::string& model_dir);
 // Returns whether --policy auto or --schedule auto was given: the planner then chooses everything that other flags
-// leave open. Only for `run`.
+// leave open. Only for `run` and `serve`.
 bool WantsPlan(const ModelFlags& flags);
 
 // Reads --hardware: a preset, a file written by penstock probe, or auto (this machine). kUsage for anything else,

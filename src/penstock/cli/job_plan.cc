@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
@@ -52,6 +53,29 @@ absl::StatusOr<PolicyChoice> PlanOn(const Hardware& hardware, const DescribedMod
   PolicyChoice& best = choices.front();
   if (best.options.device == "gpu") best.options.device = asked_device == "auto" ? "cuda" : asked_device;
   return std::move(best);
+}
+
+// Plans for this machine and the workload that `workload_of` returns, and says for which.
+absl::StatusOr<PolicyChoice> PlanHere(
+    EngineOptions options, const std::optional<RankNetwork>& ranks,
+    absl::FunctionRef<Workload(const DescribedModel&, const EngineOptions&)> workload_of) {
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
+  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+  const Workload workload = workload_of(model, options);
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware,
+                            CachedProbe({.options = options, .model = &model, .max_bytes = options.memory_bytes}));
+  if (ranks.has_value()) {
+    hardware.num_ranks = ranks->num_ranks;
+    std::erase_if(hardware.links, [](const Link& link) { return link.name == kRankLink; });
+    hardware.links.push_back(ranks->link);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(PolicyChoice best, PlanOn(hardware, model, workload, options));
+  LogInfo(
+      "planned for {} prompts of {} tokens ({} in common) and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
+      workload.num_requests, workload.prompt_tokens, workload.shared_tokens, workload.new_tokens,
+      best.estimate.generation_tokens_per_s(), best.estimate.total_s());
+  return best;
 }
 
 struct Cost {
@@ -124,24 +148,16 @@ json::object JsonOf(const Cost& cost) {
 
 absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options,
                                        const std::optional<RankNetwork>& ranks) {
-  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
-  PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
-  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
-  const Workload workload =
-      Limited(WorkloadOf(report, BytesPerToken(model, report.prompts.sample)), report, model, options);
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware,
-                            CachedProbe({.options = options, .model = &model, .max_bytes = options.memory_bytes}));
-  if (ranks.has_value()) {
-    hardware.num_ranks = ranks->num_ranks;
-    std::erase_if(hardware.links, [](const Link& link) { return link.name == kRankLink; });
-    hardware.links.push_back(ranks->link);
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(PolicyChoice best, PlanOn(hardware, model, workload, options));
-  LogInfo(
-      "planned for {} prompts of {} tokens ({} in common) and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
-      workload.num_requests, workload.prompt_tokens, workload.shared_tokens, workload.new_tokens,
-      best.estimate.generation_tokens_per_s(), best.estimate.total_s());
-  return best;
+  return PlanHere(std::move(options), ranks, [&](const DescribedModel& model, const EngineOptions& given) {
+    return Limited(WorkloadOf(report, BytesPerToken(model, report.prompts.sample)), report, model, given);
+  });
+}
+
+absl::StatusOr<PolicyChoice> PlanOfServer(EngineOptions options) {
+  return PlanHere(std::move(options), std::nullopt, [](const DescribedModel& model, const EngineOptions& given) {
+    const Workload chats{.num_requests = 128, .prompt_tokens = 512, .max_prompt_tokens = 512, .new_tokens = 256};
+    return Limited(chats, {}, model, given);
+  });
 }
 
 absl::StatusOr<int> ValidateOnly(const RunFlags& flags, const std::atomic<bool>& stop_requested) {

@@ -21,6 +21,9 @@ struct RankNetwork {
 absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options,
                                        const std::optional<RankNetwork>& ranks = std::nullopt);
 
+// The same for a server, whose requests nobody knows yet: 128 chats, prompts of 512 tokens and answers of 256.
+absl::StatusOr<PolicyChoice> PlanOfServer(EngineOptions options);
+
 // Prints what is wrong with requests. With a model also tokenizes all prompts, and predicts how long the job takes if
 // the machine has been measured. Returns the exit code.
 absl::StatusOr<int> ValidateOnly(const RunFlags& flags, const std::atomic<bool>& stop_requested);

@@ -6,6 +6,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
+#include "penstock/cli/job_plan.h"
 #include "penstock/cli/stop_signals.h"
 
 namespace penstock::cli {
@@ -17,7 +18,7 @@ bool IsLocal(const std::string& host) { return host == "localhost" || host == ":
 
 absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   const std::atomic<bool>& stop_requested = StopOnSignals();
-  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
   server::ServerOptions& server = flags.server;
   if (const char* key = std::getenv("PENSTOCK_API_KEY"); key != nullptr && *key != '\0') {
     server.api.api_keys.emplace_back(key);
@@ -36,6 +37,12 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   server.http.max_body_bytes = server.http.max_bodies_bytes;
   options.live_view = true;
   options.caller_memory = [&](const ModelInfo&) { return ServerMemory(server); };
+  if (WantsPlan(flags.model)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfServer(options));
+    options = choice.options;
+    options.learns_routing = true;
+    server.api.predicted_tokens_per_s = choice.estimate.generation_tokens_per_s();
+  }
   const auto open_engine = [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return Engine::Open(options); };
   PENSTOCK_RETURN_IF_ERROR(server::Serve(server, open_engine, stop_requested));
   return 0;

@@ -24,7 +24,8 @@ std::string CheckStopText(const std::string& text) {
 }  // namespace
 
 std::string ScheduleHelp() {
-  return ScheduleNames() + "(default: klotski when experts stream, else on-demand; run takes auto for --policy auto)";
+  return ScheduleNames() +
+         "(default: klotski when experts stream, else on-demand; run and serve take auto for --policy auto)";
 }
 
 std::string ScheduleNames() {

@@ -110,8 +110,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
         ReadBudget("--gpu-memory", *flags.gpu_memory, options.device_memory_bytes, options.device_memory_share));
   }
   if (flags.policy_path == kAuto) {
-    return UsageError(
-        "--policy auto works only with run, which knows its requests; penstock plan --output writes a policy file");
+    return UsageError("--policy auto works only with run and serve; penstock plan --output writes a policy file");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.engine.context_length > 0) options.context_length = flags.engine.context_length;
