@@ -157,6 +157,8 @@ def test_chat(chromium, server):
     meta = page.run("[...document.querySelectorAll('.assistant .meta')].at(-1).textContent")
     expect(re.search(r"\d+ prompt tokens, [1-9]\d* cached", meta), meta)
     second = page.run("messages[3].content")
+    expect(page.run("(log => log.scrollHeight - log.scrollTop - log.clientHeight < 2)(document.getElementById('log'))"),
+           "the log does not follow the answer")
     page.run("[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'Retry').click()")
     finished(page, 2)
     expect(page.run("messages[3].content") == second, "another answer after Retry")
@@ -328,6 +330,9 @@ def test_access(chromium, server):
                     page.run(f"document.getElementById('see-{view}').click()")
                 time.sleep(0.6)
                 expect(page.run("document.documentElement.scrollWidth <= innerWidth"), f"{place}: {view} is too wide")
+                fits = page.run("document.documentElement.scrollHeight <= innerHeight && "
+                                "document.getElementById('form').getBoundingClientRect().bottom <= innerHeight")
+                expect(fits, f"{place}: {view} is too high")
                 low = page.run(CONTRASTS)
                 expect(not low, f"{place}: contrast {low}")
             nameless = page.run(NAMELESS)
