@@ -5,8 +5,8 @@ No answer may have a status of 500 or above, or another form than the descriptio
 
 Usage: openapi.py --penstock PROGRAM [--openai FILE]
 
-docs/openapi.json describes the server. OpenAI's own description (github.com/openai/openai-openapi, openapi.json), cut to what
-the server has, is a second judge where --openai names the file.
+docs/openapi.json describes the server. OpenAI's own (github.com/openai/openai-openapi), cut to what the server has, is a
+second judge where --openai names the file.
 """
 import argparse
 import json
@@ -52,10 +52,10 @@ def cut(path, folder):
 
 def judge(server, description, base, num_examples, checks):
     """Runs schemathesis; returns what it has found, or None."""
-    command = [str(pathlib.Path(sys.executable).parent / "schemathesis"), "--no-color", "run", str(description), "--url",
-               server.url + base, "--phases", "examples,coverage,fuzzing", "--max-examples", str(num_examples),
-               "--seed", "1", "--checks", ",".join(checks), "--continue-on-failure", "--no-shrink", "--request-timeout", "60",
-               "--suppress-health-check", "all", "--warnings", "off"]
+    command = [str(pathlib.Path(sys.executable).parent / "schemathesis"), "--no-color", "run", str(description),
+               "--url", server.url + base, "--phases", "examples,coverage,fuzzing", "--max-examples", str(num_examples),
+               "--seed", "1", "--checks", ",".join(checks), "--continue-on-failure", "--no-shrink",
+               "--request-timeout", "60", "--suppress-health-check", "all", "--warnings", "off"]
     with tempfile.TemporaryDirectory() as folder:  # schemathesis keeps its examples here
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False, cwd=folder,
                               env={**os.environ, "COLUMNS": "120"})
