@@ -175,8 +175,7 @@ Command AddServeCommand(CLI::App& app, LogFlags& log) {
   AddLogFlags(*command, log);
   SetExamples(*command,
               "penstock serve -m DIR --memory 16GiB\n"
-              "curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": "
-              "\"Hi\"}]}'");
+              "curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once upon a time\"}'");
   return {command, [flags] { return ServeCommand(*flags); }};
 }
 

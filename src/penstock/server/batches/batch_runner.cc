@@ -106,7 +106,7 @@ absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
   options.input_paths = {args_.store.FilePath(TextField(batch, "input_file_id"))};
   options.output_path = args_.store.JobPath(id);
   options.resume = true;
-  options.drain_s = is_stopping_ ? 0 : 30;
+  options.drain_s = 0;  // what is under way runs again later
   options.quiet = true;
   options.system = args_.system;
   options.sampling = args_.sampling;
