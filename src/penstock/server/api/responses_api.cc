@@ -157,6 +157,15 @@ void AddTextFormat(FieldReader& fields, const json::value& text, json::object& c
   chat["response_format"] = json::object{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
+void AddReasoning(FieldReader& fields, json::object& chat) {
+  const json::value* reasoning = fields.Find("reasoning");
+  if (reasoning == nullptr) return;
+  if (!reasoning->is_object()) return fields.Fail("invalid_request", "reasoning", "expected an object");
+  FieldReader inner(reasoning->get_object(), "reasoning.");
+  if (const std::optional<std::string> effort = inner.Text("effort")) chat["reasoning_effort"] = *effort;
+  if (inner.error().has_value()) fields.Fail("invalid_request", "reasoning", inner.error()->message);
+}
+
 // The fields that only stored or hosted responses have. A value that asks for what happens anyway is no error.
 void RefuseFields(FieldReader& fields) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt", "max_tool_calls"}) {
@@ -198,18 +207,21 @@ class ResponsesWriter : public AnswerWriter {
                                         {"max_output_tokens", nullptr},
                                         {"metadata", json::object()},
                                         {"parallel_tool_calls", true},
-                                        {"reasoning", json::object{{"effort", nullptr}, {"summary", nullptr}}},
                                         {"temperature", 1.0},
                                         {"text", json::object{{"format", json::object{{"type", "text"}}}}},
                                         {"tool_choice", "auto"},
                                         {"tools", json::array()},
                                         {"top_p", 1.0},
-                                        {"truncation", "disabled"},
-                                        {"user", nullptr}};
+                                        {"truncation", "disabled"}};
     for (const auto& [key, usual] : kUsual) {
       const json::value* value = request.if_contains(key);
       response_[key] = value == nullptr || value->is_null() ? usual : *value;
     }
+    const json::value* reasoning = request.if_contains("reasoning");
+    const json::value* effort =
+        reasoning != nullptr && reasoning->is_object() ? reasoning->get_object().if_contains("effort") : nullptr;
+    response_["reasoning"] =
+        json::object{{"effort", effort == nullptr ? json::value(nullptr) : *effort}, {"summary", nullptr}};
   }
 
   std::string Body(std::span<const RequestResult> results, int64_t num_shared_tokens) override {
@@ -261,11 +273,12 @@ class ResponsesWriter : public AnswerWriter {
     response_["status"] = is_cut_ ? "incomplete" : "completed";
     if (is_cut_) response_["incomplete_details"] = json::object{{"reason", "max_output_tokens"}};
     response_["output"] = std::move(output);
-    response_["usage"] = json::object{{"input_tokens", result.prompt_tokens},
-                                      {"input_tokens_details", json::object{{"cached_tokens", num_shared_tokens}}},
-                                      {"output_tokens", result.completion_tokens},
-                                      {"output_tokens_details", json::object{{"reasoning_tokens", 0}}},
-                                      {"total_tokens", result.prompt_tokens + result.completion_tokens}};
+    response_["usage"] = json::object{
+        {"input_tokens", result.prompt_tokens},
+        {"input_tokens_details", json::object{{"cached_tokens", num_shared_tokens}, {"cache_write_tokens", 0}}},
+        {"output_tokens", result.completion_tokens},
+        {"output_tokens_details", json::object{{"reasoning_tokens", 0}}},
+        {"total_tokens", result.prompt_tokens + result.completion_tokens}};
   }
 
   std::string IdOf(size_t index, const AnswerBlock& block) const {
@@ -396,10 +409,9 @@ std::optional<ApiError> StartResponse(ApiServer& api, const std::shared_ptr<Exch
 json::object ChatOfResponses(const json::object& body, std::optional<LineError>& error, std::string& ignored) {
   FieldReader fields(body, "");
   json::object chat;
-  for (const auto& [name, chat_name] :
-       {std::pair("model", "model"), std::pair("max_output_tokens", "max_tokens"),
-        std::pair("temperature", "temperature"), std::pair("top_p", "top_p"), std::pair("seed", "seed"),
-        std::pair("stop", "stop"), std::pair("parallel_tool_calls", "parallel_tool_calls")}) {
+  for (const auto& [name, chat_name] : {std::pair("model", "model"), std::pair("max_output_tokens", "max_tokens"),
+                                        std::pair("temperature", "temperature"), std::pair("top_p", "top_p"),
+                                        std::pair("seed", "seed"), std::pair("stop", "stop")}) {
     if (const json::value* value = fields.Find(name)) chat[chat_name] = *value;
   }
   if (const json::value* top = fields.Find("top_logprobs"); top != nullptr && *top != json::value(0)) {
@@ -415,10 +427,8 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = FunctionsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) chat["tool_choice"] = ToolChoiceOf(*choice);
   if (const json::value* text = fields.Find("text")) AddTextFormat(fields, *text, chat);
-  if (const json::value* reasoning = fields.Find("reasoning"); reasoning != nullptr && reasoning->is_object()) {
-    const json::value* effort = reasoning->get_object().if_contains("effort");
-    if (effort != nullptr && !effort->is_null()) chat["reasoning_effort"] = *effort;
-  }
+  if (const std::optional<bool> parallel = fields.Bool("parallel_tool_calls")) chat["parallel_tool_calls"] = *parallel;
+  AddReasoning(fields, chat);
   RefuseFields(fields);
   if (!error.has_value()) error = fields.error();
   return chat;

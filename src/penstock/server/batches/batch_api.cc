@@ -103,8 +103,10 @@ absl::StatusOr<json::object> PageOf(std::vector<json::object> objects, const Htt
   if (has_more) objects.resize(static_cast<size_t>(limit));
   json::object page = {
       {"object", "list"}, {"data", json::array(objects.begin(), objects.end())}, {"has_more", has_more}};
-  page["first_id"] = objects.empty() ? json::value(nullptr) : objects.front()["id"];
-  page["last_id"] = objects.empty() ? json::value(nullptr) : objects.back()["id"];
+  if (!objects.empty()) {
+    page["first_id"] = objects.front()["id"];
+    page["last_id"] = objects.back()["id"];
+  }
   return page;
 }
 
