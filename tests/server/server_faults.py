@@ -318,6 +318,13 @@ def check_keys(binary, report):
             assert "POST" in answer.headers["access-control-allow-methods"], answer.headers
             # The star stands for no Authorization: browsers want it by name.
             assert "authorization" in answer.headers["access-control-allow-headers"].lower(), answer.headers
+        with report.check("the clients' own headers may be sent from a browser"):
+            for name in ("x-api-key", "anthropic-version", "anthropic-beta", "x-stainless-os", "openai-organization"):
+                answer = server.ask("OPTIONS", CHAT, headers={"Origin": "https://example.com",
+                                                              "Access-Control-Request-Method": "POST",
+                                                              "Access-Control-Request-Headers": name})
+                allowed = [one.strip().lower() for one in answer.headers["access-control-allow-headers"].split(",")]
+                assert name in allowed or "*" in allowed, (name, allowed)
         with report.check("responses and errors name the origin"):
             for key in (KEY, "wrong"):
                 answer = server.ask("GET", "/v1/models", headers={"x-api-key": key, "Origin": "https://example.com"})
