@@ -1,5 +1,7 @@
 #include "penstock/server/api/responses_api.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "penstock/base/status.h"
@@ -162,7 +164,13 @@ void AddReasoning(FieldReader& fields, json::object& chat) {
   if (reasoning == nullptr) return;
   if (!reasoning->is_object()) return fields.Fail("invalid_request", "reasoning", "expected an object");
   FieldReader inner(reasoning->get_object(), "reasoning.");
-  if (const std::optional<std::string> effort = inner.Text("effort")) chat["reasoning_effort"] = *effort;
+  constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (const std::optional<std::string> effort = inner.Text("effort")) {
+    chat["reasoning_effort"] = *effort;
+    if (std::ranges::find(kEfforts, *effort) == std::end(kEfforts)) {
+      inner.Fail("invalid_request", "effort", "expected none, minimal, low, medium, high, xhigh or max");
+    }
+  }
   if (inner.error().has_value()) fields.Fail("invalid_request", "reasoning", inner.error()->message);
 }
 
