@@ -298,10 +298,11 @@ void Session::Dispatch(std::string body) {
   exchange_ = std::make_shared<SessionExchange>(HttpRequest{std::move(head_), std::move(body)}, std::move(sink_),
                                                 shared_from_this());
   Watch();
-  asio::post(shared_.workers, [exchange = exchange_] {
-    Session& session = *exchange->session_;
-    session.shared_.handler.Handle(exchange);
-    asio::post(session.context(), [exchange] { exchange->session_->ReleaseBody(); });
+  // The session may read its next request before the worker is done with this one.
+  asio::post(shared_.workers, [exchange = exchange_, num_bytes = std::exchange(reserved_bytes_, 0)] {
+    Shared& shared = exchange->session_->shared_;
+    shared.handler.Handle(exchange);
+    shared.body_bytes -= num_bytes;
   });
 }
 
