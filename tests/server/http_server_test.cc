@@ -135,7 +135,10 @@ class HttpServerTest : public testing::Test {
     options_.max_body_bytes = 1000;
     options_.max_bodies_bytes = 2000;
   }
-  ~HttpServerTest() override { handler_.held.clear(); }  // the server outlives all exchanges
+  ~HttpServerTest() override {
+    if (server_ != nullptr) server_->Stop(0);  // no worker holds another exchange from now on
+    handler_.held.clear();                     // the server outlives all exchanges
+  }
   void Start() { server_ = *HttpServer::Start(options_, handler_); }
   Client Connect() const { return Client(server_->port()); }
   static std::string Post(std::string_view path, std::string_view body) {
