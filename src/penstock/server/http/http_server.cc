@@ -67,6 +67,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void ReadHead();
   void Close();
+  // Closes the connection without a word to anybody.
+  void End();
   bool is_idle() const { return exchange_ == nullptr; }
 
   // These serve the exchange under way, on the network's thread.
@@ -486,6 +488,14 @@ void Session::Close() {
   stream_.close();
 }
 
+void Session::End() {
+  const std::shared_ptr<Session> self = shared_from_this();  // the exchange may be the last that holds it
+  Close();
+  exchange_ = nullptr;
+  source_ = nullptr;
+  gone_ = nullptr;
+}
+
 class HttpServerImpl : public HttpServer {
  public:
   HttpServerImpl(const HttpOptions& options, RequestHandler& handler)
@@ -535,9 +545,11 @@ class HttpServerImpl : public HttpServer {
     if (!network_.joinable()) return;
     Drain(max_seconds);
     shared_.workers.join();
+    // The network's thread ends when all that was under way has ended, so that nothing holds a session afterwards.
     asio::post(shared_.context, [this] {
-      for (Session* session : std::vector<Session*>(sessions_.begin(), sessions_.end())) session->Close();
-      shared_.context.stop();
+      for (Session* session : std::vector<Session*>(sessions_.begin(), sessions_.end())) session->End();
+      retry_.cancel();
+      has_work_.reset();
     });
     network_.join();
   }
