@@ -324,16 +324,15 @@ bool EngineImpl::PauseBelow(int priority) {
 
 void EngineImpl::Admit() {
   while (!waiting_.empty()) {
-    const auto num_shared = [&](const Sequence& sequence) {
-      return shares_prefixes_ ? KvSequence::NumShared(KvArgsOf(sequence)) : 0;
-    };
-    const size_t next = waiting_.Choose(num_shared);
+    const int priority = waiting_[0].priority();
+    if (num_running() >= policy().plan.batch_size && !PauseBelow(priority)) return;
+    const size_t next = waiting_.Choose(
+        [&](const Sequence& sequence) { return shares_prefixes_ ? KvSequence::NumShared(KvArgsOf(sequence)) : 0; });
     Sequence& sequence = waiting_[next];
-    std::optional<KvSequence> kv =
-        num_running() < policy().plan.batch_size ? KvSequence::Create(KvArgsOf(sequence)) : std::nullopt;
+    std::optional<KvSequence> kv = KvSequence::Create(KvArgsOf(sequence));
     if (!kv.has_value()) {
-      if (PauseBelow(sequence.priority())) continue;
-      return;  // tries again after a running sequence released its place and its pages
+      if (PauseBelow(priority)) continue;
+      return;  // tries again after a running sequence released its pages
     }
     sequence.kv().emplace(*std::move(kv));
     if (empty_prompts_) {

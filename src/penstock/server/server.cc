@@ -64,7 +64,6 @@ absl::Status Serve(const ServerOptions& options,
   if (batches.has_value()) {
     runner.emplace(BatchRunner::Args{.store = *store,
                                      .service = service,
-                                     .model_name = api.model_name(),
                                      .sampling = options.api.sampling,
                                      .system = options.api.system,
                                      .memory_bytes = BatchBytes(options)});

@@ -51,7 +51,7 @@ struct AnswerFormat {
 // Finds the format of a model. `literals` is ChatPrompts::Literals(), empty for a model without a chat template.
 AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokenizer);
 
-// Where an answer begins.
+// Says where an answer begins: what its prompt has opened or closed.
 enum class AnswerStart : uint8_t { kUnknown, kInReasoning, kBehindReasoning };
 
 // Returns what the end of a prompt says: a template may have opened the reasoning, or closed it.
