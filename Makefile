@@ -43,7 +43,7 @@ nightly: deps tidy tsan
 	@scripts/wheel.sh --lm-eval
 	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
-	@python3 tests/server/server_faults.py --penstock build/release/bin/penstock --only batches --kills 200 \
+	@python3 tests/server/batch_kills.py --penstock build/release/bin/penstock --kills 200 \
 		--lines 500 --tokens 180
 
 # The floors with threads, under the thread sanitizer.
