@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Sends the server what broken, slow, hostile and hasty clients send, and stops and kills it. It must answer each with
+"""Sends the server what broken, slow, hostile and hasty clients send, and stops it. It must answer each with
 the right status, go on, and lose nothing.
 
-Usage: server_faults.py --penstock PROGRAM [--kills N] [--only TEXT]
+Usage: server_faults.py --penstock PROGRAM [--only TEXT]
 """
 import argparse
 import concurrent.futures
