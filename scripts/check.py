@@ -71,13 +71,14 @@ def build(preset):
             and run(["cmake", "--build", "--preset", preset]))
 
 
-def test(preset, counter, exclude, jobs=1):
-    """Runs ctest, `jobs` tests at a time, and counts the cases in the reports that GoogleTest programs write."""
+def test(preset, counter, exclude):
+    """Runs ctest, a test on each processor, and counts the cases in the reports that GoogleTest programs write."""
     folder = ROOT / "build" / preset / "reports"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     junit = folder / "ctest.junit"
-    command = ["ctest", "--preset", preset, "--output-junit", str(junit), "--output-on-failure", "-j", str(jobs)]
+    command = ["ctest", "--preset", preset, "--output-junit", str(junit), "--output-on-failure",
+               "-j", str(os.cpu_count() or 1)]
     if exclude:
         command += ["-LE", exclude]
     # Shorter stacks of allocations make sanitized tests a twentieth faster. Run a test alone for whole ones.
@@ -123,9 +124,9 @@ def main():
     for name, good in gates.run():
         counter.add(f"gate {name}", good)
     if not args.release_only:
-        # Slow tests measure speed and memory, and kill real processes. So they run only once, optimised, one at a time.
+        # Slow tests measure memory, and kill real processes. So they run only once, optimised.
         if build("dev"):
-            test("dev", counter, "slow", jobs=os.cpu_count() or 1)
+            test("dev", counter, "slow")
         else:
             counter.add("dev build", False)
     python_environment()

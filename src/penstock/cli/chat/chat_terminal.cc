@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "penstock/base/file.h"
@@ -18,9 +20,14 @@ constexpr std::string_view kBlock = "\"\"\"";
 
 std::atomic<int> interrupts{0};
 std::atomic<bool> is_busy{false};
+// Readable after an interrupt, so that one that comes just before poll() ends the wait too.
+int wake_fd = -1;
 
 void OnInterrupt(int) {
   if (interrupts.fetch_add(1) > 0 && is_busy) _exit(static_cast<int>(Fault::kStopped));
+  const int saved_errno = errno;
+  eventfd_write(wake_fd, 1);
+  errno = saved_errno;
 }
 
 // Returns the text without control characters, which could change a terminal's state.
@@ -56,12 +63,19 @@ absl::StatusOr<MessageReader::Outcome> MessageReader::NextLine(std::string_view 
       return Outcome::kMessage;
     }
     if (at_end_) return Outcome::kEnd;
-    char chunk[4096];
-    const ssize_t num_read = ::read(STDIN_FILENO, chunk, sizeof(chunk));
-    if (num_read < 0 && errno == EINTR) {
+    eventfd_t count = 0;
+    eventfd_read(wake_fd, &count);
+    if (Interrupts::Came()) {
       buffer_.clear();
       return Outcome::kInterrupted;
     }
+    pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {wake_fd, POLLIN, 0}};
+    const int num_ready = ::poll(waits, std::size(waits), -1);
+    if (num_ready < 0 && errno != EINTR) return IoError("stdin: cannot wait for it: {}", ErrnoText(errno));
+    if (num_ready < 0 || waits[0].revents == 0) continue;
+    char chunk[4096];
+    const ssize_t num_read = ::read(STDIN_FILENO, chunk, sizeof(chunk));
+    if (num_read < 0 && errno == EINTR) continue;
     if (num_read < 0) return IoError("stdin: cannot read: {}", ErrnoText(errno));
     if (num_read == 0) at_end_ = true;
     buffer_.append(chunk, static_cast<size_t>(num_read));
@@ -124,8 +138,9 @@ absl::Status AnswerDisplay::End() {
 }
 
 Interrupts::Interrupts() {
+  wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   struct sigaction action = {};
-  action.sa_handler = OnInterrupt;  // without SA_RESTART, so that reading a message ends
+  action.sa_handler = OnInterrupt;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
 }

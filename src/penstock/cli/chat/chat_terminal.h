@@ -13,8 +13,7 @@
 namespace penstock::cli {
 
 // Reads messages from standard input. A line that ends in a backslash goes on in the next one. A message that begins
-// with
-// """ ends with """, and is never a command.
+// with """ ends with """, and is never a command.
 class MessageReader {
  public:
   enum class Outcome : uint8_t { kMessage, kCommand, kInterrupted, kEnd };
