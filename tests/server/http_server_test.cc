@@ -122,6 +122,7 @@ class Client {
   }
   std::string UntilEnd() { return Until(""); }
   void Leave() { fd_ = UniqueFd(); }
+  void EndSending() const { EXPECT_EQ(::shutdown(fd_.get(), SHUT_WR), 0); }
 
  private:
   UniqueFd fd_;
@@ -287,6 +288,43 @@ TEST_F(HttpServerTest, ClientsThatLeaveAreNoticed) {
     exchange->Respond({.body = "too late"});
   }
   EXPECT_TRUE(Eventually([&] { return server_->num_connections() == 0; }));
+}
+
+TEST_F(HttpServerTest, ClientsMayEndSendingBeforeTheResponse) {
+  Start();
+  for (const std::string version : {"1.1", "1.0"}) {
+    Client client = Connect();
+    client.Send("GET /hold HTTP/" + version + "\r\nHost: x\r\n\r\n");
+    client.EndSending();
+    const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
+    std::string response = client.Until("HT");  // sent ahead, to find out whether the client is there
+    exchange->Respond({.body = "held"});
+    response += client.UntilEnd();
+    EXPECT_THAT(response, AllOf(StartsWith("HTTP/" + version + " 200 OK\r\n"), EndsWith("\r\n\r\nheld")));
+  }
+  Client client = Connect();
+  client.Send(Post("/1", "a") + "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.EndSending();
+  const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
+  EXPECT_THAT(client.Until(": ping\n\n"), AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("POST /1 a")));
+  handler_.pieces->Give("data: 1\n\n", true);
+  exchange->Wake();
+  EXPECT_THAT(client.UntilEnd(), EndsWith("9\r\ndata: 1\n\n\r\n0\r\n\r\n"));
+  EXPECT_EQ(handler_.num_gone, 0);
+}
+
+TEST_F(HttpServerTest, ClientsThatEndSendingMayLeaveLater) {
+  Start();
+  for (const std::string path : {"/hold", "/stream"}) {
+    Client client = Connect();
+    client.Send(Post(path, ""));
+    client.EndSending();
+    const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
+    EXPECT_NE(client.Until(path == "/hold" ? "H" : "ping"), "");
+    const int num_gone = handler_.num_gone;
+    client.Leave();
+    EXPECT_TRUE(Eventually([&] { return handler_.num_gone == num_gone + 1; })) << path;
+  }
 }
 
 TEST_F(HttpServerTest, LargeBodiesGoToSinks) {
