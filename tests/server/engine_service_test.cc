@@ -153,7 +153,7 @@ TEST_F(GuestTest, AJobHasTheResultsOfAnEngineOfItsOwn) {
     }
   });
   const std::string guest = Run("guest.jsonl", [&](const InputReport&) -> absl::StatusOr<OpenedEngine> {
-    return OpenedEngine(std::make_unique<GuestEngine>(service));
+    return OpenedEngine(std::make_unique<GuestEngine>(service, "fake"));
   });
   stops = true;
   chats.join();
@@ -162,7 +162,7 @@ TEST_F(GuestTest, AJobHasTheResultsOfAnEngineOfItsOwn) {
 
 TEST_F(GuestTest, CancelledRequestsAreForgotten) {
   EngineService service(std::make_unique<FakeEngine>(FakeEngineOptions{}));
-  GuestEngine guest(service);
+  GuestEngine guest(service, "served");
   std::vector<RequestId> ids;
   for (int i = 0; i < 30; ++i) ids.push_back(*guest.Submit(PromptOfNumber(i)));
   std::vector<RequestId> ended = guest.DropWaiting();

@@ -48,7 +48,7 @@ absl::Status Serve(const ServerOptions& options,
   std::optional<BatchApi> batches;
   if (!options.batch_dir.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(store, BatchStore::Open(options.batch_dir));
-    batches.emplace(*store).AddRoutes(api);
+    batches.emplace(*store, api).AddRoutes();
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> http, HttpServer::Start(options.http, api));
   api.SetConnectionCount([&http] { return http->num_connections(); });
@@ -64,14 +64,15 @@ absl::Status Serve(const ServerOptions& options,
   if (batches.has_value()) {
     runner.emplace(BatchRunner::Args{.store = *store,
                                      .service = service,
+                                     .model_name = api.model_name(),
                                      .sampling = options.api.sampling,
                                      .system = options.api.system,
                                      .memory_bytes = BatchBytes(options)});
     batches->SetRunner(*runner);
   }
   const MemoryPlan& plan = service.engine().memory_plan();
-  LogInfo("serving {} at http://{}:{}/v1 with {} places; context length {}", service.engine().model().name,
-          options.http.host, http->port(), plan.batch_size, plan.context_length);
+  LogInfo("serving {} at http://{}:{}/v1 with {} places; context length {}", api.model_name(), options.http.host,
+          http->port(), plan.batch_size, plan.context_length);
   while (!stop.load() && service.status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   api.BeginDraining();
   const EngineSnapshot last = service.Snapshot();

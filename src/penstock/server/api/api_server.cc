@@ -63,6 +63,8 @@ ApiStyle StyleOf(const HttpHead& head) {
   return head.path.starts_with("/v1/messages") ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
 }
 
+std::string CodeOf(int status) { return status == 404 ? "not_found" : "invalid_request"; }
+
 void RespondJson(Exchange& exchange, const json::object& body) {
   exchange.Respond({.body = std::string(json::serialize(body))});
 }
@@ -222,8 +224,11 @@ std::shared_ptr<BodySink> ApiServer::SinkFor(const HttpHead& head) {
 }
 
 HttpResponse ApiServer::ErrorResponse(int status, std::string_view message) {
-  if (status == 429 || status == 413) metrics_.AddRefusal(status == 429 ? "too_many_bytes" : "too_long");
-  return server::ErrorResponse({status, std::string(message), status == 404 ? "not_found" : "invalid_request"});
+  metrics_.AddRefusal(status == 429                    ? "too_many_bytes"
+                      : status == 413 || status == 431 ? "too_long"
+                      : status == 507                  ? "disk_full"
+                                                       : CodeOf(status));
+  return server::ErrorResponse({status, std::string(message), CodeOf(status)});
 }
 
 void ApiServer::RespondError(Exchange& exchange, const ApiError& error) {
@@ -257,7 +262,9 @@ void ApiServer::GetVersion(const std::shared_ptr<Exchange>& exchange) {
 void ApiServer::GetMetrics(const std::shared_ptr<Exchange>& exchange) {
   const Engine& engine = service_->engine();
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
-  response.body = metrics_.Text(engine.model(), engine.memory_plan(), service_->Snapshot(),
+  ModelInfo model = engine.model();
+  model.name = model_name_;
+  response.body = metrics_.Text(model, engine.memory_plan(), service_->Snapshot(),
                                 num_connections_ ? num_connections_() : 0, ResidentBytes());
   exchange->Respond(std::move(response));
 }

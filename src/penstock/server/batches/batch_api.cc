@@ -77,8 +77,6 @@ void Respond(Exchange& exchange, const json::object& body) {
   exchange.Respond({.body = std::string(json::serialize(body))});
 }
 
-void RespondError(Exchange& exchange, const ApiError& error) { exchange.Respond(ErrorResponse(error)); }
-
 ApiError NotFound(std::string_view what) { return {404, fmt::format("there is no such {}", what), "not_found"}; }
 
 // Returns a page of the objects, as OpenAI's lists have it.
@@ -125,9 +123,9 @@ std::optional<ApiError> CheckMetadata(const json::value& metadata) {
 
 }  // namespace
 
-void BatchApi::AddRoutes(ApiServer& api) {
+void BatchApi::AddRoutes() {
   const auto add = [&](std::string_view method, std::string_view path, void (BatchApi::*handler)(Exchange&)) {
-    api.AddRoute(
+    api_.AddRoute(
         {.method = std::string(method),
          .path = std::string(path),
          .handler = [this, handler](const std::shared_ptr<Exchange>& exchange) { (this->*handler)(*exchange); },
@@ -141,15 +139,15 @@ void BatchApi::AddRoutes(ApiServer& api) {
   add("POST", "/v1/batches", &BatchApi::CreateBatch);
   add("GET", "/v1/batches/*", &BatchApi::GetBatch);
   add("POST", "/v1/batches/*/cancel", &BatchApi::CancelBatch);
-  api.AddRoute({.method = "POST",
-                .path = "/v1/files",
-                .handler = [this](const std::shared_ptr<Exchange>& exchange) { Upload(*exchange); },
-                .needs_engine = false,
-                .sink = [this](const HttpHead& head) -> std::shared_ptr<BodySink> {
-                  std::optional<std::string> boundary = MultipartReader::BoundaryOf(head.Header("Content-Type"));
-                  if (!boundary.has_value()) return nullptr;
-                  return std::make_shared<UploadSink>(store_, *std::move(boundary));
-                }});
+  api_.AddRoute({.method = "POST",
+                 .path = "/v1/files",
+                 .handler = [this](const std::shared_ptr<Exchange>& exchange) { Upload(*exchange); },
+                 .needs_engine = false,
+                 .sink = [this](const HttpHead& head) -> std::shared_ptr<BodySink> {
+                   std::optional<std::string> boundary = MultipartReader::BoundaryOf(head.Header("Content-Type"));
+                   if (!boundary.has_value()) return nullptr;
+                   return std::make_shared<UploadSink>(store_, *std::move(boundary));
+                 }});
 }
 
 void BatchApi::Upload(Exchange& exchange) {

@@ -11,8 +11,9 @@ namespace penstock::server {
 
 class BatchApi {
  public:
-  explicit BatchApi(BatchStore& store) : store_(store) {}
-  void AddRoutes(ApiServer& api);
+  // Both must outlive this.
+  BatchApi(BatchStore& store, ApiServer& api) : store_(store), api_(api) {}
+  void AddRoutes();
   // Until then, batches only wait.
   void SetRunner(BatchRunner& runner) { runner_ = &runner; }
 
@@ -26,8 +27,10 @@ class BatchApi {
   void ListBatches(Exchange& exchange);
   void GetBatch(Exchange& exchange);
   void CancelBatch(Exchange& exchange);
+  void RespondError(Exchange& exchange, const ApiError& error) { api_.RespondError(exchange, error); }
 
   BatchStore& store_;
+  ApiServer& api_;
   std::atomic<BatchRunner*> runner_{nullptr};
 };
 

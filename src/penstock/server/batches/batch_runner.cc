@@ -28,11 +28,22 @@ json::object CountsOf(int64_t total, int64_t done, int64_t failed) {
   return {{"total", total}, {"completed", done - failed}, {"failed", failed}};
 }
 
-json::object ErrorList(const absl::Status& status) {
-  return {
-      {"object", "list"},
-      {"data", json::array{json::object{
-                   {"code", "invalid_request"}, {"message", Message(status)}, {"param", nullptr}, {"line", nullptr}}}}};
+// Returns what a client may know: its own faults, and files by their ids.
+std::string PublicMessage(const absl::Status& status, const BatchStore& store) {
+  const Fault fault = FaultOf(status);
+  if (fault != Fault::kInput && fault != Fault::kResources) return "the server cannot continue the batch";
+  std::string message = Message(status);
+  const std::string folder = store.FilePath("");
+  for (size_t at = message.find(folder); at != std::string::npos; at = message.find(folder)) {
+    message.erase(at, folder.size());
+  }
+  return message;
+}
+
+json::object ErrorList(const std::string& message) {
+  return {{"object", "list"},
+          {"data", json::array{json::object{
+                       {"code", "invalid_request"}, {"message", message}, {"param", nullptr}, {"line", nullptr}}}}};
 }
 
 }  // namespace
@@ -127,7 +138,7 @@ absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
           "the server more --memory",
           FormatBytes(needed), FormatBytes(args_.memory_bytes));
     }
-    return OpenedEngine(std::make_unique<GuestEngine>(args_.service));
+    return OpenedEngine(std::make_unique<GuestEngine>(args_.service, args_.model_name));
   };
   return RunJob(options, open_engine, stops_job_);
 }
@@ -157,10 +168,11 @@ void BatchRunner::RunBatch(json::object batch) {
   }
   if (status.ok()) return;
   LogWarning("batch {}: {}", id, Message(status));
+  const json::object errors = ErrorList(PublicMessage(status, args_.store));
   if (is_new && FaultOf(status) == Fault::kInput) {
-    (void)Update(id, {{"status", "failed"}, {"failed_at", UnixSeconds()}, {"errors", ErrorList(status)}});
+    (void)Update(id, {{"status", "failed"}, {"failed_at", UnixSeconds()}, {"errors", errors}});
   } else {
-    (void)Update(id, {{"errors", ErrorList(status)}});
+    (void)Update(id, {{"errors", errors}});
     blocked_.insert(id);
   }
 }

@@ -19,6 +19,7 @@ class BatchRunner {
   struct Args {
     BatchStore& store;
     EngineService& service;
+    std::string model_name;             // that results name
     SamplingOverrides sampling;         // where requests say nothing
     std::optional<std::string> system;  // see JobOptions
     uint64_t memory_bytes = 0;          // that a job may need besides the engine's

@@ -18,13 +18,18 @@ namespace penstock::server {
 
 class GuestEngine : public Engine {
  public:
-  // The service must outlive the guest.
-  explicit GuestEngine(EngineService& service)
-      : service_(service), state_(std::make_shared<State>()), stats_(service.Snapshot().stats) {}
+  // The service must outlive the guest. Its model is the service's, under the given name.
+  GuestEngine(EngineService& service, std::string model_name)
+      : service_(service),
+        model_(service.engine().model()),
+        state_(std::make_shared<State>()),
+        stats_(service.Snapshot().stats) {
+    model_.name = std::move(model_name);
+  }
   // Gives up the requests that are not finished.
   ~GuestEngine() override;
 
-  const ModelInfo& model() const override { return host().model(); }
+  const ModelInfo& model() const override { return model_; }
   const MemoryPlan& memory_plan() const override { return host().memory_plan(); }
   // The stats of the whole engine, after the last Step() of this guest.
   const EngineStats& stats() const override { return stats_; }
@@ -80,6 +85,7 @@ class GuestEngine : public Engine {
   const Engine& host() const { return service_.engine(); }
 
   EngineService& service_;
+  ModelInfo model_;
   std::shared_ptr<State> state_;
   EngineStats stats_;
   RequestId next_id_ = 1;
