@@ -31,6 +31,8 @@ def kinds():
                                                                                         range(200)]), 8)], ()
     yield "log-probabilities", [(line(messages=[{"role": "user", "content": "Tell me"}], max_tokens=1500, ignore_eos=True,
                                       logprobs=True, top_logprobs=20), 2)], ("--batch-size", 2)
+    yield "log-probabilities of several answers", [(line(prompt="Tell me", max_tokens=400, ignore_eos=True, logprobs=20,
+                                                         n=8), 4)], ("--batch-size", 4)
 
 
 def main():

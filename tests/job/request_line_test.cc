@@ -81,6 +81,9 @@ TEST(RequestLine, SamplingFields) {
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true})").request.sampling.logprobs, 0);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": false})").request.sampling.logprobs, -1);
   EXPECT_EQ(ParseGood(R"({"prompt": "x"})").request.sampling.logprobs, std::nullopt);
+  const RequestLine several = ParseGood(R"({"prompt": "x", "n": 2, "logprobs": 1})");
+  EXPECT_EQ(several.request.num_answers, 2);
+  EXPECT_EQ(several.request.sampling.logprobs, 1);
   SamplingParams base;
   base.top_p = 0.25;
   SamplingOverrides overrides;
@@ -170,7 +173,6 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {Chat(user + R"("n": 129)"), "invalid_request", "body.n", "1 to 128"},
       {Chat(user + R"("n": 2, "best_of": 4)"), "unsupported", "body.best_of", "value of n"},
       {R"({"turns": ["x"], "n": 2})", "unsupported", "n", "its own line"},
-      {R"({"prompt": "x", "n": 2, "logprobs": 1})", "unsupported", "n", "log-probabilities"},
       {Chat(user + R"("stream": true)"), "unsupported", "body.stream", "streams"},
       {Chat(user + R"("response_format": {"type": "xml"})"), "unsupported", "body.response_format", "json_schema"},
       {Chat(user + R"("response_format": {"type": "json_schema"})"), "invalid_request", "body.response_format",

@@ -187,10 +187,6 @@ void ReadNumAnswers(FieldReader& fields, JobRequest& request) {
   if (fields.Integer("best_of", 1, kMaxAnswers).value_or(request.num_answers) != request.num_answers) {
     fields.Fail("unsupported", "best_of", "only the value of n is supported; leave it out");
   }
-  const json::value* logprobs = fields.Find("logprobs");
-  if (request.num_answers > 1 && logprobs != nullptr && *logprobs != json::value(false)) {
-    fields.Fail("unsupported", "n", "several answers have no log-probabilities; leave one of the two out");
-  }
   if (request.num_answers > 1 && request.kind == RequestKind::kTurns) {
     fields.Fail("unsupported", "n", "turns have one answer each; leave it out, or give each conversation its own line");
   }

@@ -249,6 +249,8 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
                                                                        : 0;
   report.lists_logprobs_twice = report.lists_logprobs_twice || (params.prompt_logprobs >= 0 && echoes);
   report.max_logprob_tokens = std::max(report.max_logprob_tokens, logprob_tokens);
+  report.max_further_listed_tokens =
+      std::max(report.max_further_listed_tokens, num_further * std::min(logprob_tokens, kMaxContext));
 }
 
 }  // namespace
@@ -316,9 +318,11 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   if (report.max_logprobs < 0) return memory;
   const uint64_t values = 1 + static_cast<uint64_t>(report.max_logprobs);
   memory.bytes_per_position = 32 + values * sizeof(TokenLogprob);
-  // Log-probabilities of choices wait until the last choice of their request is scored. Growing vectors have up to
-  // twice their size.
-  const auto listed_tokens = std::min(static_cast<uint64_t>(report.max_listed_tokens), max_choice_tokens);
+  // Log-probabilities of choices wait until the last choice of their request is scored, and those of further answers
+  // until the last one has finished. Growing vectors have up to twice their size.
+  const auto listed_tokens =
+      std::max(std::min(static_cast<uint64_t>(report.max_listed_tokens), max_choice_tokens),
+               std::min(static_cast<uint64_t>(report.max_further_listed_tokens), num_further * context));
   memory.bytes_per_sequence += listed_tokens * (2 * sizeof(TokenLogprobs) + 16 + values * sizeof(TokenLogprob));
   // Results are written one at a time, with {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}
   // for each value. A growing string holds up to three times its text.

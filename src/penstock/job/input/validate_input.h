@@ -81,13 +81,14 @@ struct InputReport {
   bool lists_logprobs_twice = false;  // a request echoes its prompt with logprobs, and asks for prompt_logprobs
   // Bytes of one request's bad words and biases, as token ids, of types of tools, and of its format.
   uint64_t max_field_bytes = 0;
-  bool has_formats = false;         // requests have output formats
-  int64_t max_further_answers = 0;  // of one request, beyond its first
-  int64_t max_further_tokens = 0;   // tokens of these
-  int64_t max_choices = 0;          // of one request
-  uint64_t max_choice_bytes = 0;    // of one request's choices, as texts
-  int64_t max_choice_tokens = 0;    // of one request's choices
-  int64_t max_listed_tokens = 0;    // the same of requests whose results list them with log-probabilities
+  bool has_formats = false;               // requests have output formats
+  int64_t max_further_answers = 0;        // of one request, beyond its first
+  int64_t max_further_tokens = 0;         // tokens of these
+  int64_t max_further_listed_tokens = 0;  // of which log-probabilities are listed, the prompt's for each answer
+  int64_t max_choices = 0;                // of one request
+  uint64_t max_choice_bytes = 0;          // of one request's choices, as texts
+  int64_t max_choice_tokens = 0;          // of one request's choices
+  int64_t max_listed_tokens = 0;          // the same of requests whose results list them with log-probabilities
 
   // Returns whether the line, which must not be blank, is a request of the shard.
   bool Has(int64_t line_number) const { return of_shard.empty() || of_shard[static_cast<size_t>(line_number)]; }
