@@ -71,6 +71,30 @@ TEST(ChatPrompt, VariablesAreTheTemplates) {
   EXPECT_EQ(Rendered("{{ bos_token }}{{ add_generation_prompt }}", chat), "<s>True");
 }
 
+TEST(ChatPrompt, AnAnswerContinuesTheLastMessage) {
+  const std::string source =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}<|end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  const auto prompt = [&](const std::string& template_text, const json::value& content) {
+    ChatParts chat;
+    chat.messages = Messages(R"([{"role": "user", "content": "end"}])");
+    chat.messages.push_back(json::object{{"role", "assistant"}, {"content", content}});
+    chat.continues_last = true;
+    return Rendered(template_text, chat);
+  };
+  const std::string begin = "<|user|>end<|end|><|assistant|>";
+  EXPECT_EQ(prompt(source, "It is "), begin + "It is");
+  // The text of a mark is not the message's.
+  EXPECT_EQ(prompt(source, "end"), begin + "end");
+  EXPECT_EQ(
+      prompt(source, *ParseJson(R"([{"type": "text", "text": "It"}, {"type": "text", "text": " is"}])", Fault::kInput)),
+      begin + "It is");
+  const std::string spaced = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
+  EXPECT_EQ(prompt(spaced, " It is\n"), begin + " It is\n");
+  EXPECT_THAT(prompt(source, "  "), HasSubstr("continue_final_message: the chat template does not write"));
+  EXPECT_THAT(prompt("{{ messages[0].content }}", "It"), HasSubstr("continue_final_message"));
+}
+
 TEST(ChatPrompt, ContentThatIsNotThereIsEmptyForTemplatesThatNeedIt) {
   ChatParts chat;
   chat.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant"}])");

@@ -87,6 +87,16 @@ TEST_F(HarmonyTest, WhatIsCutOff) {
   EXPECT_EQ(Read("").content, "");
 }
 
+TEST_F(HarmonyTest, ContentMayGoOn) {
+  const auto ids = tokenizer_->Encode(" 4.<|return|>", Origin::kTemplate, AddSpecial::kNo);
+  HarmonyStream stream(*tokenizer_, AnswerStart::kInContent);
+  const std::vector<AnswerDelta> deltas = stream.Push(ids, " 4.");
+  ASSERT_EQ(deltas.size(), 1u);
+  EXPECT_EQ(deltas[0].kind, AnswerDelta::Kind::kContent);
+  EXPECT_EQ(deltas[0].text, " 4.");
+  EXPECT_TRUE(stream.Finish().empty());
+}
+
 TEST_F(HarmonyTest, StopTextsAreCutOff) {
   const ChatAnswer answer = Read(
       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>One two three", " two");

@@ -103,10 +103,10 @@ class FakeEngine : public Engine {
   }
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     PENSTOCK_RETURN_IF_ERROR(chat_status());
-    const auto& [messages, tools, variables, date] = chat.parts();
-    return Tokenize(fmt::format("{}{}|{}|{}", options_.sees_date ? date : "", json::serialize(messages),
+    const auto& [messages, tools, variables, continues_last, date] = chat.parts();
+    return Tokenize(fmt::format("{}{}|{}|{}{}", options_.sees_date ? date : "", json::serialize(messages),
                                 tools.is_null() ? "" : json::serialize(tools),
-                                variables.empty() ? "" : json::serialize(variables)));
+                                variables.empty() ? "" : json::serialize(variables), continues_last ? "|" : ""));
   }
   std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
     if (options_.has_parts) return std::make_unique<FakeAnswerStream>(!chat.parts().tools.is_null());

@@ -128,6 +128,15 @@ TEST(RequestLine, VariablesOfTheTemplate) {
             json::object());
 }
 
+TEST(RequestLine, AnAnswerMayContinueTheLastMessage) {
+  const std::string messages =
+      R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "It"}])";
+  EXPECT_FALSE(ParseGood(messages + "}").request.chat.continues_last);
+  for (const std::string more : {"", R"(, "add_generation_prompt": false)"}) {
+    EXPECT_TRUE(ParseGood(messages + more + R"(, "continue_final_message": true})").request.chat.continues_last);
+  }
+}
+
 struct BadCase {
   std::string text;
   std::string code;
@@ -226,7 +235,17 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {Chat(user + R"("chat_template_kwargs": {"bos_token": ""})"), "unsupported", "body.chat_template_kwargs",
        "bos_token"},
       {Chat(user + R"("add_generation_prompt": false)"), "unsupported", "body.add_generation_prompt", "leave it out"},
-      {Chat(user + R"("continue_final_message": true)"), "unsupported", "body.continue_final_message", "leave it out"},
+      {Chat(user + R"("continue_final_message": true)"), "invalid_request", "body.continue_final_message", "assistant"},
+      {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}], "continue_final_message": true})",
+       "invalid_request", "continue_final_message", "calls no tools"},
+      {R"({"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": true,
+           "add_generation_prompt": true})",
+       "invalid_request", "continue_final_message", "new message"},
+      {R"({"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": true,
+           "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"})",
+       "unsupported", "continue_final_message", "tool_choice"},
+      {R"({"turns": ["x"], "continue_final_message": true})", "unsupported", "continue_final_message", "messages"},
+      {R"({"prompt": "x", "continue_final_message": true})", "unsupported", "continue_final_message", "messages"},
       {Text(R"("max_tokens": 4)"), "invalid_request", "body.prompt", "missing"},
       {R"({"prompt": "x", "max_tokens": 0})", "invalid_request", "max_tokens", "found 0"},
       {R"({"prompt": "x", "max_tokens": -1})", "invalid_request", "max_tokens", "found -1"},

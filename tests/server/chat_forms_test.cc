@@ -43,6 +43,12 @@ TEST(ChatForms, MessagesWithToolsBecomeAChat) {
             R"("tool_choice":"auto","parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":true}})");
 }
 
+TEST(ChatForms, AnAnswerContinuesTheAssistantsLastMessage) {
+  EXPECT_EQ(Messages(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"It is"}]})"),
+            R"({"continue_final_message":true,"messages":[{"role":"user","content":"q"},)"
+            R"({"role":"assistant","content":"It is"}]})");
+}
+
 TEST(ChatForms, WhatMessagesCannotHonourIsNamed) {
   EXPECT_THAT(Messages(R"({"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]})"),
               HasSubstr("messages: content of type \"image\""));

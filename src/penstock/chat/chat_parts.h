@@ -13,8 +13,9 @@ struct ChatParts {
   json::array
       messages;       // objects, each with a "role"; no field is null; a "content" is a string or a list of text parts
   json::value tools;  // a list of objects, or null
-  json::object variables;  // further variables of the template: documents, enable_thinking ...
-  std::string date = {};   // the day that the template prints (strftime_now), as "2026-11-21"; empty: 2024-07-26
+  json::object variables;       // further variables of the template: documents, enable_thinking ...
+  bool continues_last = false;  // the answer continues the last message, which is the model's
+  std::string date = {};        // the day that the template prints (strftime_now), as "2026-11-21"; empty: 2024-07-26
 };
 
 // The first fault of a chat: its place ("messages[2]"), and what is wrong there.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -82,6 +83,24 @@ json::array ChatWithParts(std::string_view role, std::string_view first, std::st
   return {question, calls, result};
 }
 
+// Cuts off what a template writes behind the text of the last message. Templates may leave out white space around it.
+absl::Status EndWithLastMessage(const json::array& messages, std::vector<TextSegment>& segments) {
+  json::object last = messages.empty() ? json::object() : messages.back().get_object();
+  JoinParts(last);
+  const std::string_view content = WithoutLeadingSpace(TextOf(last, "content"));
+  const std::string_view body = WithoutTrailingSpace(content);
+  while (!body.empty() && !segments.empty()) {
+    std::string& text = segments.back().text;
+    const size_t found = segments.back().origin == Origin::kMessage ? text.rfind(body) : std::string::npos;
+    if (found != std::string::npos) {
+      text.resize(found + (text.compare(found, content.size(), content) == 0 ? content : body).size());
+      return absl::OkStatus();
+    }
+    segments.pop_back();
+  }
+  return InputError("continue_final_message: the chat template does not write the last message's text as it is");
+}
+
 }  // namespace
 
 absl::StatusOr<ChatPrompts> ChatPrompts::Create(const ChatTemplateTexts& texts, json::object special_tokens) {
@@ -145,7 +164,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTempl
                                                                  const TemplateLimits& limits) const {
   // As in transformers, a missing argument is null, but a missing special token is undefined.
   json::object trusted = special_tokens_;
-  trusted["add_generation_prompt"] = true;
+  trusted["add_generation_prompt"] = !chat.continues_last;
   if (!chat.date.empty()) trusted["current_time"] = chat.date;
   json::object untrusted = chat.variables;
   untrusted["messages"] = std::move(messages);
@@ -158,6 +177,12 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTempl
 }
 
 absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const ChatParts& chat) const {
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TextSegment> segments, RenderWhole(chat));
+  if (chat.continues_last) PENSTOCK_RETURN_IF_ERROR(EndWithLastMessage(chat.messages, segments));
+  return segments;
+}
+
+absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWhole(const ChatParts& chat) const {
   const bool with_tools = !chat.tools.is_null() && tool_use_.has_value();
   if (!with_tools && !general_.has_value()) {
     return InputError("the model has a chat template for requests with tools only; give tools or use completions");

@@ -22,7 +22,8 @@ class ChatPrompts {
   // `special_tokens` holds bos_token and others by name. Returns kInput if a template is invalid.
   static absl::StatusOr<ChatPrompts> Create(const ChatTemplateTexts& texts, json::object special_tokens);
 
-  // Returns the prompt up to where the model's answer begins, or kInput as ChatTemplate::Render does.
+  // Returns the prompt up to where the model's answer begins, or kInput as ChatTemplate::Render does. A chat that
+  // continues its last message ends with the text of that message; kInput if the template does not write it.
   absl::StatusOr<std::vector<TextSegment>> Render(const ChatParts& chat) const;
   // Returns ChatTemplate::Literals of all templates, joined.
   std::string Literals() const;
@@ -34,6 +35,7 @@ class ChatPrompts {
     bool writes_tools = true;
   };
 
+  absl::StatusOr<std::vector<TextSegment>> RenderWhole(const ChatParts& chat) const;
   absl::StatusOr<std::optional<Variant>> MakeVariant(const std::optional<std::string>& source) const;
   absl::StatusOr<std::vector<TextSegment>> RenderWith(const ChatTemplate& chat_template, const ChatParts& chat,
                                                       json::array messages, const TemplateLimits& limits = {}) const;

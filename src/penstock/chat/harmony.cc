@@ -29,7 +29,8 @@ std::optional<HarmonyTokens> HarmonyTokens::Find(const Tokenizer& tokenizer) {
   return tokens;
 }
 
-HarmonyStream::HarmonyStream(const Tokenizer& tokenizer) : marked_(tokenizer, hidden_) {
+HarmonyStream::HarmonyStream(const Tokenizer& tokenizer, AnswerStart start)
+    : marked_(tokenizer, hidden_), part_(start == AnswerStart::kInContent ? Part::kMessage : Part::kBefore) {
   const std::optional<HarmonyTokens> tokens = HarmonyTokens::Find(tokenizer);
   PENSTOCK_CHECK(tokens.has_value());
   tokens_ = *tokens;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/chat/answer/answer_format.h"
 #include "penstock/chat/answer/marked_text.h"
 #include "penstock/chat_answer.h"
 #include "penstock/tokenizer/tokenizer.h"
@@ -23,13 +24,13 @@ struct HarmonyTokens {
   TokenId start = -1, channel = -1, constrain = -1, message = -1, end = -1, last = -1, call = -1;
 };
 
-// Reads what a model generated after a prompt that ends in "<|start|>assistant". Analysis is reasoning, and so are
-// messages to tools that are not functions. Function names lose their prefix "functions.". Any tokens give an answer:
-// text without a header is content, and a message that is cut off counts.
+// Reads what a model generated after a prompt that ends in "<|start|>assistant", or in content of a message. Analysis
+// is reasoning, and so are messages to tools that are not functions. Function names lose their prefix "functions.". Any
+// tokens give an answer: text without a header is content, and a message that is cut off counts.
 class HarmonyStream : public AnswerStream {
  public:
   // REQUIRES: HarmonyTokens::Find(tokenizer). The tokenizer must outlive the stream.
-  explicit HarmonyStream(const Tokenizer& tokenizer);
+  explicit HarmonyStream(const Tokenizer& tokenizer, AnswerStart start = AnswerStart::kUnknown);
 
   std::vector<AnswerDelta> Push(std::span<const TokenId> ids, std::string_view text) override;
   std::vector<AnswerDelta> Finish() override;

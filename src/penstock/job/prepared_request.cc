@@ -14,9 +14,10 @@ absl::StatusOr<PreparedRequest> Prepare(const Engine& engine, const PromptMaker&
   PreparedRequest prepared;
   std::optional<Chat> chat;
   Request& made = prepared.request;
+  const bool continues_last = request.chat.continues_last;
   PENSTOCK_ASSIGN_OR_RETURN(made.prompt_ids, PromptOf(maker, request, answers, &chat));
   made.sampling = sampling;
-  made.continues_text = request.echoes_prompt;
+  made.continues_text = request.echoes_prompt || continues_last;
   PENSTOCK_ASSIGN_OR_RETURN(made.sampling.bad_words, BadWordsOf(maker, request.bad_words));
   if (request.format.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(made.constraint, formats.Compile(engine, *request.format));

@@ -129,7 +129,9 @@ absl::StatusOr<std::vector<TokenId>> LoadedModel::TokenizeChat(const Chat& chat)
 std::unique_ptr<AnswerStream> LoadedModel::NewAnswerStream(std::span<const TokenId> prompt_ids,
                                                            const Chat& chat) const {
   if (tokenizer == nullptr) return NewPlainAnswerStream();
-  return penstock::NewAnswerStream(answer_format, StartBehind(answer_format, prompt_ids, *tokenizer), chat, *tokenizer);
+  const AnswerStart start =
+      chat.parts().continues_last ? AnswerStart::kInContent : StartBehind(answer_format, prompt_ids, *tokenizer);
+  return penstock::NewAnswerStream(answer_format, start, chat, *tokenizer);
 }
 
 absl::StatusOr<ForcedCall> LoadedModel::ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {

@@ -51,8 +51,8 @@ struct AnswerFormat {
 // Finds the format of a model. `literals` is ChatPrompts::Literals(), empty for a model without a chat template.
 AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokenizer);
 
-// Says where an answer begins: what its prompt has opened or closed.
-enum class AnswerStart : uint8_t { kUnknown, kInReasoning, kBehindReasoning };
+// Says where an answer begins: what its prompt has opened or closed, or that it continues a text.
+enum class AnswerStart : uint8_t { kUnknown, kInReasoning, kBehindReasoning, kInContent };
 
 // Returns what the end of a prompt says: a template may have opened the reasoning, or closed it.
 AnswerStart StartBehind(const AnswerFormat& format, std::span<const TokenId> prompt_ids, const Tokenizer& tokenizer);

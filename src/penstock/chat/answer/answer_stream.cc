@@ -38,6 +38,7 @@ class MarkStream : public AnswerStream {
     } else if (format.only_closes && start == AnswerStart::kUnknown) {
       part_ = Part::kUnknown;
     }
+    has_content_ = start == AnswerStart::kInContent;
     if (format.has_reasoning()) plain_marks_ = {format.open};
     plain_marks_.insert(plain_marks_.end(), format.dropped.begin(), format.dropped.end());
   }
@@ -233,7 +234,7 @@ class MarkStream : public AnswerStream {
 
 std::unique_ptr<AnswerStream> NewAnswerStream(const AnswerFormat& format, AnswerStart start, const Chat& chat,
                                               const Tokenizer& tokenizer) {
-  if (format.form == CallForm::kHarmony) return std::make_unique<HarmonyStream>(tokenizer);
+  if (format.form == CallForm::kHarmony) return std::make_unique<HarmonyStream>(tokenizer, start);
   return std::make_unique<MarkStream>(format, start, chat, tokenizer);
 }
 

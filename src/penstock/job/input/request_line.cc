@@ -150,11 +150,32 @@ void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
   }
 }
 
+// Reads whether the answer continues the last message.
+void ReadContinuation(FieldReader& fields, JobRequest& request) {
+  constexpr std::string_view kName = "continue_final_message";
+  request.chat.continues_last = fields.Bool(kName).value_or(false);
+  const bool begins = fields.Bool("add_generation_prompt").value_or(!request.chat.continues_last);
+  if (begins == request.chat.continues_last) {
+    return begins ? fields.Fail("invalid_request", kName, "add_generation_prompt begins a new message; leave it out")
+                  : fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
+  }
+  if (!request.chat.continues_last) return;
+  if (request.kind != RequestKind::kChat) return fields.Fail("unsupported", kName, "turns have none; give messages");
+  const json::object* last = request.chat.messages.empty() ? nullptr : request.chat.messages.back().if_object();
+  if (last == nullptr || StringOf(*last, "role") != "assistant" || last->contains("tool_calls")) {
+    fields.Fail("invalid_request", kName, "expected a last message of the assistant that calls no tools");
+  }
+  if (!request.forced_tool.empty()) {
+    fields.Fail("unsupported", kName, "an answer that must call a tool has no text; leave tool_choice out");
+  }
+}
+
 // Refuses fields of chats: a prompt that is plain text uses no template.
 void RefuseChatFields(FieldReader& fields) {
-  for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents", "system"}) {
+  for (const std::string_view name :
+       {"tools", "chat_template_kwargs", "reasoning_effort", "documents", "system", "continue_final_message"}) {
     const json::value* value = fields.Find(name);
-    if (value == nullptr || (value->is_array() && value->get_array().empty())) continue;
+    if (value == nullptr || *value == json::value(false) || (value->is_array() && value->get_array().empty())) continue;
     if (value->is_object() && value->get_object().empty()) continue;
     fields.Fail("unsupported", name, "only chats support it; give messages or leave it out");
   }
@@ -398,12 +419,6 @@ void RefuseTypingErrors(FieldReader& fields) {
 
 // Refuses fields of OpenAI's requests that would change the answer and that Penstock does not support.
 void RefuseUnsupported(FieldReader& fields) {
-  if (!fields.Bool("add_generation_prompt").value_or(true)) {
-    fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
-  }
-  if (fields.Bool("continue_final_message").value_or(false)) {
-    fields.Fail("unsupported", "continue_final_message", "is not supported; leave it out");
-  }
   for (const auto& [name, advice] : kUnsupportedFields) {
     const json::value* value = fields.Find(name);
     if (value == nullptr || *value == json::value(false) || *value == json::value("")) continue;
@@ -422,6 +437,7 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
     ReadSystem(fields, line.request);
     ReadTools(fields, line.request);
     ReadTemplateFields(fields, line.request);
+    ReadContinuation(fields, line.request);
   }
   ReadChoices(fields, line.request);
   line.request.format = ReadFormatFields(fields);

@@ -56,6 +56,9 @@ class MessageConverter {
     }
   }
 
+  // Whether the last message is the beginning of the answer.
+  bool EndsWithAnswer() const { return !messages_.empty() && messages_.back().at("role") == "assistant"; }
+
   json::array TakeMessages() { return std::move(messages_); }
 
  private:
@@ -381,6 +384,7 @@ json::object ChatOfMessages(const json::object& body, std::optional<LineError>& 
   const json::value* messages = fields.Find("messages");
   if (messages == nullptr) fields.Fail("invalid_request", "messages", "is missing");
   if (messages != nullptr) converter.AddMessages(*messages);
+  if (converter.EndsWithAnswer()) chat["continue_final_message"] = true;
   chat["messages"] = converter.TakeMessages();
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = ToolsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) AddToolChoice(fields, *choice, chat);
