@@ -1,6 +1,7 @@
 // Proves which texts regular expressions match, and that what automata cannot match is refused.
 #include <gtest/gtest.h>
 
+#include "penstock/base/text.h"
 #include "tests/grammar/compiled.h"
 
 namespace penstock {
@@ -50,6 +51,13 @@ TEST(RegexTest, RefusesWhatTakesTooMuch) {
   const std::string deep = std::string(3000, '(') + "a" + std::string(3000, ')');
   EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, deep}).ok());
   EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, std::string(70000, 'a')}).ok());
+  // A class of many ranges, many times: each copy is small, but not all of them together.
+  std::string ranges = "[";
+  for (char32_t code = 0x4E00; code < 0x4E00 + 4000; code += 2) AppendUtf8(code, ranges);
+  ranges += "]{100000}";
+  const auto compiled = grammar::CompileFormat(
+      {OutputFormat::Kind::kJsonSchema, R"({"type": "string", "minLength": 1, "pattern": "^)" + ranges + "$\"}"});
+  EXPECT_NE(Message(compiled.status()).find("too much memory"), std::string::npos) << compiled.status();
 }
 
 }  // namespace

@@ -52,6 +52,7 @@ inline constexpr int kMaxGrammarDepth = 100;
 inline constexpr int32_t kMaxGrammarRepeat = 1 << 24;
 inline constexpr int64_t kMaxGrammarStates = 1 << 17;
 inline constexpr int64_t kMaxGrammarSteps = 1 << 24;   // of a compilation
+inline constexpr int64_t kMaxCompileBytes = 64 << 20;  // of the automata that it holds at once
 inline constexpr int64_t kMaxPatternStates = 1 << 13;  // of a pattern that is combined with other keywords
 inline constexpr size_t kMaxGrammarThreads = 1024;     // ways in which a text may match so far
 inline constexpr int64_t kMaxMaskSteps = 1 << 26;      // that the mask of one token takes

@@ -35,8 +35,9 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   server.http.max_bodies_bytes =
       options.memory_bytes == 0 ? kUsualBodies : std::clamp<uint64_t>(options.memory_bytes / kShare, kMiB, kMaxBodies);
   server.http.max_body_bytes = server.http.max_bodies_bytes;
+  server.api.max_format_bytes = server.http.max_bodies_bytes;
   options.live_view = true;
-  options.caller_memory = [&](const ModelInfo&) { return ServerMemory(server); };
+  options.caller_memory = [&](const ModelInfo& model) { return ServerMemory(server, model); };
   if (WantsPlan(flags.model)) {
     PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfServer(options));
     options = choice.options;

@@ -74,7 +74,7 @@ class AutomatonBuilder {
   }
 
   absl::Status AddRule(Unit unit) {
-    Nfa nfa;
+    Nfa nfa(work_);
     nfa_ = &nfa;
     const int32_t start = nfa.AddState(), accept = nfa.AddState();
     PENSTOCK_RETURN_IF_ERROR(Build(unit.rule >= 0 ? grammar_.rule(unit.rule).expr : unit.expr, start, accept));
@@ -116,13 +116,10 @@ class AutomatonBuilder {
   absl::Status Build(ExprId id, int32_t from, int32_t to) {
     const Expr& expr = grammar_.expr(id);
     PENSTOCK_RETURN_IF_ERROR(work_.Spend(1));
-    if (nfa_->size() > 16 * kMaxGrammarStates) {
-      return InputError("one of its rules is too large; make it simpler");
-    }
     if (!facts_.expr_matches[id]) return absl::OkStatus();
     switch (expr.kind) {
       case Expr::Kind::kNever: break;
-      case Expr::Kind::kText: nfa_->AddEmpty(AddText(from, expr.text), to); break;
+      case Expr::Kind::kText: return BuildText(expr.text, from, to);
       case Expr::Kind::kSet: AddSpelled(*nfa_, from, to, expr.set, expr.spelling); break;
       case Expr::Kind::kSequence: return BuildSequence(expr, from, to);
       case Expr::Kind::kChoice:
@@ -136,13 +133,15 @@ class AutomatonBuilder {
     return absl::OkStatus();
   }
 
-  int32_t AddText(int32_t from, std::string_view text) {
+  absl::Status BuildText(std::string_view text, int32_t from, int32_t to) {
     for (const char c : text) {
       const int32_t next = nfa_->AddState();
       nfa_->AddEdge(from, static_cast<uint8_t>(c), static_cast<uint8_t>(c), next);
       from = next;
+      PENSTOCK_RETURN_IF_ERROR(work_.Spend(1));
     }
-    return from;
+    nfa_->AddEmpty(from, to);
+    return absl::OkStatus();
   }
 
   absl::Status BuildSequence(const Expr& expr, int32_t from, int32_t to) {

@@ -7,7 +7,7 @@ namespace {
 // Adds the paths of an expression, with an edge for each range of code points.
 class CodePointBuilder {
  public:
-  CodePointBuilder(const Grammar& grammar, Work& work) : grammar_(grammar), work_(work) {}
+  CodePointBuilder(const Grammar& grammar, Work& work) : nfa(work), grammar_(grammar), work_(work) {}
 
   absl::Status Build(ExprId id, int32_t from, int32_t to) {
     const Expr& expr = grammar_.expr(id);

@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -36,8 +38,14 @@ absl::StatusOr<Grammar> GrammarOf(const OutputFormat& format, Work& work) {
 
 absl::StatusOr<Automaton> CompileFormat(const OutputFormat& format) {
   Work work;
-  PENSTOCK_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(format, work));
-  return Compile(grammar, work);
+  absl::StatusOr<Automaton> automaton = [&]() -> absl::StatusOr<Automaton> {
+    PENSTOCK_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(format, work));
+    return Compile(grammar, work);
+  }();
+  // glibc would keep the memory of a large compilation, for each thread that compiles.
+  constexpr int64_t kLarge = 8 << 20;
+  if (work.peak_bytes() > kLarge) ::malloc_trim(0);
+  return automaton;
 }
 
 }  // namespace penstock::grammar

@@ -16,7 +16,12 @@ using StateSet = std::vector<int32_t>;
 class SubsetConstruction {
  public:
   SubsetConstruction(const Nfa& nfa, int32_t accept, size_t max_states, Work& work)
-      : nfa_(nfa), accept_(accept), max_states_(max_states), work_(work), mark_(static_cast<size_t>(nfa.size()), 0) {}
+      : nfa_(nfa), accept_(accept), max_states_(max_states), work_(work), mark_(static_cast<size_t>(nfa.size()), 0) {
+    HoldForNow(nfa.size() * static_cast<int64_t>(sizeof(mark_[0])));
+  }
+  ~SubsetConstruction() { work_.Release(num_bytes_); }
+  SubsetConstruction(const SubsetConstruction&) = delete;
+  SubsetConstruction& operator=(const SubsetConstruction&) = delete;
 
   absl::StatusOr<Dfa> Run(int32_t start) {
     PENSTOCK_RETURN_IF_ERROR(IdOf({start}).status());
@@ -25,6 +30,11 @@ class SubsetConstruction {
   }
 
  private:
+  void HoldForNow(int64_t num_bytes) {
+    num_bytes_ += num_bytes;
+    work_.Hold(num_bytes);
+  }
+
   // Adds all states that are reached without a symbol.
   absl::Status Close(StateSet& set) {
     ++stamp_;
@@ -45,6 +55,9 @@ class SubsetConstruction {
     const auto [found, is_new] = ids_.try_emplace(std::move(set), static_cast<int32_t>(sets_.size()));
     if (is_new) {
       if (sets_.size() >= max_states_) return InputError("it has more than {} states; make it simpler", max_states_);
+      constexpr int64_t kSetBytes = 96;  // with its place in the map
+      HoldForNow(kSetBytes + static_cast<int64_t>(found->first.size() * sizeof(int32_t)));
+      work_.Hold(sizeof(Dfa::State));
       dfa_.states.emplace_back();
       dfa_.states.back().accepts = std::ranges::binary_search(found->first, accept_);
       sets_.push_back(&found->first);
@@ -90,6 +103,7 @@ class SubsetConstruction {
       if (!all.empty() && all.back().target == target && all.back().last + 1 == cuts[i]) {
         all.back().last = cuts[i + 1] - 1;
       } else {
+        work_.Hold(sizeof(Edge));
         all.push_back({cuts[i], cuts[i + 1] - 1, target});
       }
     }
@@ -105,6 +119,7 @@ class SubsetConstruction {
   absl::node_hash_map<StateSet, int32_t> ids_;
   std::vector<const StateSet*> sets_;
   Dfa dfa_;
+  int64_t num_bytes_ = 0;  // that are held until the construction ends
 };
 
 }  // namespace
@@ -133,6 +148,7 @@ absl::StatusOr<Dfa> Intersect(const Dfa& a, const Dfa& b, size_t max_states, Wor
       if (first <= last) state.edges.push_back({first, last, id_of({x->target, y->target})});
       x->last < y->last ? ++x : ++y;
     }
+    work.Hold(static_cast<int64_t>(sizeof(state) + state.edges.size() * sizeof(Edge)));
     PENSTOCK_RETURN_IF_ERROR(work.Spend(static_cast<int64_t>(from_a.edges.size() + from_b.edges.size() + 1)));
     both.states.push_back(std::move(state));
   }

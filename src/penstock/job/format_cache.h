@@ -1,10 +1,12 @@
 // Compiled output formats: the last ones are kept, because many requests have the same.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
@@ -15,11 +17,20 @@ namespace penstock {
 // Any thread may use it.
 class FormatCache {
  public:
-  // kInput, naming the field, when the format cannot be compiled.
+  // `max_bytes` bounds the formats that are kept and those that requests still have, but for the last ones.
+  explicit FormatCache(uint64_t max_bytes = UINT64_MAX) : max_bytes_(max_bytes) {}
+
+  // kInput, naming the field, when the format cannot be compiled. kResources when others take too much memory.
   absl::StatusOr<std::shared_ptr<const Constraint>> Compile(const Engine& engine, const RequestFormat& format);
 
  private:
+  // REQUIRES: mutex_ is held.
+  bool HasRoom();
+  uint64_t LiveBytes() const;
+
+  uint64_t max_bytes_;
   std::mutex mutex_;
+  std::vector<std::weak_ptr<const Constraint>> live_;
   std::deque<std::pair<OutputFormat, std::shared_ptr<const Constraint>>> kept_;
 };
 

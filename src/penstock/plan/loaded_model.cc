@@ -164,6 +164,7 @@ absl::StatusOr<std::shared_ptr<const Constraint>> LoadedModel::CompileFormat(con
     }
     vocabulary = format_vocabulary;
   }
+  const std::scoped_lock lock(compile_mutex);
   return Constraint::Compile(format, std::move(vocabulary));
 }
 

@@ -34,7 +34,8 @@ struct LoadedModel {
   AnswerFormat answer_format;
   absl::Status tokenizer_status;      // why texts cannot be tokenized
   absl::Status chat_template_status;  // why chats cannot be rendered
-  mutable std::mutex format_mutex;
+  mutable std::mutex compile_mutex;   // one format is compiled at a time: it takes much memory
+  mutable std::mutex format_mutex;    // of the next one
   mutable std::shared_ptr<const grammar::FormatVocabulary> format_vocabulary;  // null: no format was compiled yet
   std::string fingerprint;  // digest of all that texts depend on: configs, tokenizer files, samples of tensors
 

@@ -20,8 +20,9 @@ struct ServerOptions {
   double drain_s = 30;    // time for requests under way to finish after `stop` was set
 };
 
-// Returns the memory that the server itself needs of the engine's budget: bodies that are parsed, prompts that wait.
-CallerMemory ServerMemory(const ServerOptions& options);
+// Returns the memory that the server itself needs of the engine's budget: bodies that are parsed, prompts that wait,
+// compiled formats.
+CallerMemory ServerMemory(const ServerOptions& options, const ModelInfo& model);
 
 // Listens, opens the engine, and answers requests until `stop` is set. OK after an orderly end. The error of opening or
 // listening, or the fault that ended the engine.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -22,8 +23,15 @@ absl::StatusOr<Grammar> SchemaCompiler::Run() {
     queue_.pop_back();
     PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, Compile(parts));
     grammar_.Define(rule, expr);
+    PENSTOCK_RETURN_IF_ERROR(HoldExprs());
   }
   return std::move(grammar_);
+}
+
+absl::Status SchemaCompiler::HoldExprs() {
+  const int64_t num_exprs = grammar_.num_exprs();
+  work_.Hold((num_exprs - std::exchange(num_held_exprs_, num_exprs)) * static_cast<int64_t>(sizeof(Expr)));
+  return work_.Spend(1);
 }
 
 absl::StatusOr<ExprId> SchemaCompiler::RefTo(const SchemaParts& parts) {
@@ -90,7 +98,7 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileValues(const SchemaParts& parts,
                                                      const std::vector<const json::value*>& values) {
   std::vector<ExprId> choices;
   for (const json::value* value : values) {
-    PENSTOCK_RETURN_IF_ERROR(work_.Spend(1));
+    PENSTOCK_RETURN_IF_ERROR(HoldExprs());
     PENSTOCK_ASSIGN_OR_RETURN(const bool is_valid, IsValid(parts, *value));
     if (is_valid) choices.push_back(json_.Value(*value));
   }

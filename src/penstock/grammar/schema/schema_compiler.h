@@ -48,6 +48,8 @@ class SchemaCompiler {
   absl::StatusOr<ExprId> CompileAlternatives(const SchemaParts& parts, size_t part_idx, std::string_view keyword);
   absl::StatusOr<ExprId> CompileValues(const SchemaParts& parts, const std::vector<const json::value*>& values);
   absl::StatusOr<ExprId> CompileType(const SchemaParts& parts, TypeSet type);
+  // Counts the memory of the expressions that are new.
+  absl::Status HoldExprs();
   // Whether a value of enum or const satisfies the other keywords.
   absl::StatusOr<bool> IsValid(const SchemaParts& parts, const json::value& value);
 
@@ -83,6 +85,7 @@ class SchemaCompiler {
 
   Work& work_;
   Grammar grammar_;
+  int64_t num_held_exprs_ = 0;
   JsonParts json_;
   SchemaReader reader_;
   const json::value& root_;

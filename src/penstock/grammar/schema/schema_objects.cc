@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/grammar/regex.h"
@@ -186,24 +187,28 @@ absl::StatusOr<ExprId> SchemaCompiler::OtherMembers(const SchemaParts& parts, co
 
 absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
   std::vector<std::string> names;
-  const auto add_name = [&](std::string name) {
-    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+  absl::flat_hash_set<std::string> known, required;
+  const auto add_name = [&](std::string_view name) {
+    if (known.emplace(name).second) names.emplace_back(name);
   };
-  std::vector<std::string> required;
   for (const SchemaPart& part : parts) {
     if (const json::value* properties = part.Find("properties"); properties != nullptr) {
-      for (const auto& member : properties->get_object()) add_name(std::string(member.key()));
+      for (const auto& member : properties->get_object()) add_name({member.key().data(), member.key().size()});
     }
     if (const json::value* list = part.Find("required"); list != nullptr) {
-      for (const json::value& name : list->get_array()) required.emplace_back(View(name.get_string()));
+      for (const json::value& name : list->get_array()) required.emplace(View(name.get_string()));
     }
   }
-  for (const std::string& name : required) add_name(name);
+  for (const SchemaPart& part : parts) {
+    const json::value* list = part.Find("required");
+    if (list == nullptr) continue;
+    for (const json::value& name : list->get_array()) add_name(View(name.get_string()));
+  }
   PENSTOCK_RETURN_IF_ERROR(work_.Spend(static_cast<int64_t>(names.size() * names.size()) / 8));
   std::vector<Member> members;
   int64_t num_required = 0;
   for (const std::string& name : names) {
-    const bool is_required = std::ranges::find(required, name) != required.end();
+    const bool is_required = required.contains(name);
     num_required += is_required ? 1 : 0;
     PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SchemaParts> of_member, MemberParts(parts, name));
     ExprId expr = grammar_.Never();

@@ -33,6 +33,7 @@ ApiError ErrorOf(const absl::Status& status) {
     const std::string message = Message(status);
     return {400, message, "invalid_request", FieldOf(message)};
   }
+  if (fault == Fault::kResources) return {429, Message(status), "too_much_memory"};
   if (fault == Fault::kStopped) return {503, "the server stops", "stopping"};
   LogWarning("a request failed: {}", Message(status));
   return {500, fault == Fault::kModel ? "the model gave no valid answer" : "the engine failed", "engine_error"};

@@ -18,8 +18,8 @@ struct ApiError {
   std::string param = {};  // the field at fault; may be empty
 };
 
-// Returns the error of a status: kInput is the client's (400), everything else the server's. Messages of faults of the
-// machine stay in the log: they name files.
+// Returns the error of a status: kInput is the client's (400), kResources asks it to try again (429), everything else
+// is the server's. Messages of faults of the machine stay in the log: they name files.
 ApiError ErrorOf(const absl::Status& status);
 ApiError ErrorOf(const LineError& error);
 

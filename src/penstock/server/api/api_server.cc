@@ -128,7 +128,8 @@ absl::StatusOr<json::object> ParseBody(const std::string& body) {
   return std::move(value.get_object());
 }
 
-ApiServer::ApiServer(ApiOptions options) : options_(std::move(options)), created_(UnixSeconds()) {
+ApiServer::ApiServer(ApiOptions options)
+    : options_(std::move(options)), created_(UnixSeconds()), formats_(options_.max_format_bytes) {
   using Handler = void (ApiServer::*)(const std::shared_ptr<Exchange>&);
   const auto add = [&](Route route, Handler handler) {
     route.handler = [this, handler](const std::shared_ptr<Exchange>& exchange) { (this->*handler)(exchange); };
@@ -261,9 +262,9 @@ void ApiServer::GetVersion(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiServer::GetMetrics(const std::shared_ptr<Exchange>& exchange) {
   const Engine& engine = service_->engine();
-  HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
   ModelInfo model = engine.model();
   model.name = model_name_;
+  HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
   response.body = metrics_.Text(model, engine.memory_plan(), service_->Snapshot(),
                                 num_connections_ ? num_connections_() : 0, ResidentBytes());
   exchange->Respond(std::move(response));

@@ -33,6 +33,7 @@ struct ApiOptions {
   bool allows_cors = false;            // answers browsers that ask whether they may send requests
   std::optional<int64_t> max_waiting;  // besides those with a place, further ones get status 429; default: 16 a place
   SamplingOverrides sampling;          // where requests say nothing
+  uint64_t max_format_bytes = 0;       // of compiled formats; further requests with a format get status 429
   double predicted_tokens_per_s = 0;   // the plan's; 0: there is none
   std::optional<std::string> system = {};  // system message of chats that have none
 };
