@@ -23,7 +23,6 @@ def run_job(folder, lines, *flags):
     return [records[f"line-{number}"] for number in range(1, len(lines) + 1)]
 
 
-def run_python(code, *, check=True, **kwargs):
+def run_python(code, *, check=True, cwd=ROOT):
     """Runs a program in an interpreter of its own; returns the finished process."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=check,
-                          cwd=ROOT, **kwargs)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=check, cwd=cwd)

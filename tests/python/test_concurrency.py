@@ -87,7 +87,7 @@ def test_ctrl_c_gives_requests_up():
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 1 + os.getloadavg()[0] / 4  # on a machine that is busy, it takes longer
     rest, errors = process.communicate(timeout=common.HANG_S)
     assert (rest, errors, process.returncode) == ("usable\n", "", 0)
 

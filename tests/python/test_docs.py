@@ -1,5 +1,6 @@
-"""The examples of docs/python.md run as they stand."""
+"""The examples of docs/python.md run as they stand, and that of the README with the demo model."""
 import re
+import textwrap
 
 import common
 import pytest
@@ -16,6 +17,17 @@ def test_example_runs(number):
     routing.unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout and not done.stderr
+
+
+def test_readme_runs_anywhere(tmp_path):
+    readme = (common.ROOT / "README.md").read_text(encoding="utf-8")
+    code = textwrap.dedent(re.search(r"^    import penstock\n(?:    .*\n)+", readme, re.M).group(0))
+    for name, value in (("qwen3-int8", str(common.MODEL)), ("16GiB", common.MEMORY)):
+        assert name in code
+        code = code.replace(name, value)
+    done = common.run_python(code, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() and not done.stderr
 
 
 def test_there_are_examples():
