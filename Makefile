@@ -47,7 +47,7 @@ nightly: deps tidy tsan
 		--lines 500 --tokens 180
 
 # The floors with threads, under the thread sanitizer.
-THREADED = runtime parallel memory schedule engine
+THREADED = runtime parallel memory schedule engine server
 tsan: deps
 	@cmake --preset tsan >/dev/null && cmake --build --preset tsan --target $(THREADED:%=%_test)
 	@ctest --preset tsan -L fast -R '^($(shell echo $(THREADED) | tr ' ' '|'))/'
