@@ -57,13 +57,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   static const Chat* const chat = new Chat(NewChat());
   const std::string text = ReplaceInvalidUtf8(model.tokenizer->Decode(ids, SkipSpecial::kYes));
-  const ChatAnswer whole = ReadAnswer(*NewAnswerStream(model.format, start, *chat, *model.tokenizer), ids, text);
+  const ChatAnswer whole = ReadAnswer(*NewAnswerStream(model.format, start, *chat, {}, *model.tokenizer), ids, text);
   PENSTOCK_CHECK(IsUtf8(whole.content) && IsUtf8(whole.reasoning));
   for (const ToolCall& call : whole.tool_calls) {
     PENSTOCK_CHECK(model.format.form == CallForm::kHarmony || ParseJson(call.arguments, Fault::kInput).ok());
   }
 
-  const auto stream = NewAnswerStream(model.format, start, *chat, *model.tokenizer);
+  const auto stream = NewAnswerStream(model.format, start, *chat, {}, *model.tokenizer);
   StreamDecoder decoder(*model.tokenizer);
   ChatAnswer joined;
   for (const TokenId id : ids) Add(stream->Push(std::span(&id, 1), decoder.Push(id)), joined);

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "penstock/output_format.h"
 #include "penstock/token_id.h"
 
 namespace penstock {
@@ -57,12 +59,12 @@ ChatAnswer ReadAnswer(AnswerStream& stream, std::span<const TokenId> ids, std::s
 // Returns a stream for models whose answers have no parts: all text is content.
 std::unique_ptr<AnswerStream> NewPlainAnswerStream();
 
-// How to make a model call a tool: the prompt goes on with the beginning of the call, and the answer must be JSON that
-// fits a schema.
-struct ForcedCall {
-  std::string name;                 // of the tool
-  std::vector<TokenId> prefix_ids;  // to be added to the prompt
-  std::string schema;               // JSON Schema of the arguments
+// A rule for an answer to a chat, behind its reasoning, which is always free.
+struct AnswerRule {
+  std::optional<OutputFormat> content = {};  // its content follows the format
+  bool must_call = false;                    // it is a call, or several ones
+  std::string tool = {};                     // the only tool that it may call, if not empty
+  bool has_one_call = false;                 // of several calls, only the first counts
 };
 
 }  // namespace penstock

@@ -322,15 +322,17 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
   // Returns what splits one answer to the prompt of `chat` into its parts: reasoning, content and tool calls. The form
   // of these comes from the model's chat template and vocabulary. The engine must outlive the stream.
-  virtual std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const {
-    (void)prompt_ids, (void)chat;
+  virtual std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                        const AnswerRule& rule) const {
+    (void)prompt_ids, (void)chat, (void)rule;
     return NewPlainAnswerStream();
   }
-  // Returns how to make a model call `tool`, a JSON object as in OpenAI's `tools`, behind a prompt. kInput when the
-  // model has no tool calls, or writes arguments in another form than JSON.
-  virtual absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {
-    (void)prompt_ids, (void)tool;
-    return absl::UnimplementedError("the engine has no tool calls");
+  // Returns the format that an answer to the prompt of `chat` must follow as a whole, from its reasoning to its calls,
+  // so that it follows the rule. Nothing if any answer does. kInput when the model cannot follow the rule.
+  virtual absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(std::span<const TokenId> prompt_ids,
+                                                                     const Chat& chat, const AnswerRule& rule) const {
+    (void)prompt_ids, (void)chat;
+    return rule.content;
   }
   // Returns the bytes that a token adds to a text, perhaps a part of a character. A token that begins the text may lose
   // a leading space.

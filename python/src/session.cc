@@ -73,7 +73,7 @@ absl::Status Session::SubmitAnswers(const std::shared_ptr<Active>& active) {
   for (size_t i = 0; i < active->result.choices.size(); ++i) {
     Request answer = request;
     if (active->result.is_chat) {
-      active->parts.push_back(engine_->NewAnswerStream(active->result.prompt_ids, tools));
+      active->parts.push_back(engine_->NewAnswerStream(active->result.prompt_ids, tools, {}));
     }
     // Each further answer has its own random stream.
     if (i > 0) answer.sampling.seed = RequestSeed(active->sampling.seed, -static_cast<int64_t>(i));

@@ -60,31 +60,5 @@ TEST(AnswerFormat, OfRealTemplates) {
   EXPECT_FALSE(FormatOf("DeepSeek-V3.1.jinja").names_type);
 }
 
-TEST(AnswerFormat, ACallOfItsShapeIsRead) {
-  const json::value tools = *ParseJson(kTools, Fault::kInput);
-  int num_shapes = 0;
-  for (const Family& family : Families()) {
-    const auto& model = ModelOf(family.name);
-    const absl::StatusOr<ToolCallShape> shape = ShapeOf(model.format(), tools.at(0));
-    if (!shape.ok()) continue;
-    ++num_shapes;
-    EXPECT_NE(shape->schema.find("\"city\""), std::string::npos);
-    const ChatAnswer answer = model.Read(shape->prefix + R"({"city": "Oslo"})" + shape->suffix);
-    EXPECT_EQ(CallsOf(answer), R"(get_weather({"city": "Oslo"}))") << family.name;
-    EXPECT_EQ(answer.content, "") << family.name;
-    EXPECT_EQ(ShapeOf(model.format(), tools.at(1))->schema, R"({"type":"object"})");
-  }
-  EXPECT_EQ(num_shapes, 10);
-}
-
-TEST(AnswerFormat, RefusedShapes) {
-  const json::value tool = *ParseJson(R"({"type": "function", "function": {"name": "now"}})", Fault::kInput);
-  for (const char* name : {"plain", "glm", "hunyuan3", "minimax", "qwen3-coder"}) {
-    EXPECT_EQ(FaultOf(ShapeOf(ModelOf(name).format(), tool).status()), Fault::kInput) << name;
-  }
-  EXPECT_FALSE(ShapeOf(ModelOf("qwen3").format(), json::value(5)).ok());
-  EXPECT_FALSE(ShapeOf(ModelOf("qwen3").format(), json::object{{"function", json::object{}}}).ok());
-}
-
 }  // namespace
 }  // namespace penstock

@@ -36,22 +36,24 @@ class Model {
   std::vector<TokenId> Encode(std::string_view text) const {
     return tokenizer_->Encode(text, Origin::kTemplate, AddSpecial::kNo);
   }
-  std::unique_ptr<AnswerStream> NewStream(std::string_view tools, AnswerStart start) const {
-    return NewAnswerStream(format_, start, ChatWith(tools), *tokenizer_);
+  std::unique_ptr<AnswerStream> NewStream(std::string_view tools, AnswerStart start,
+                                          const AnswerRule& rule = {}) const {
+    return NewAnswerStream(format_, start, ChatWith(tools), rule, *tokenizer_);
   }
   // Reads an answer as a whole.
   ChatAnswer Read(std::string_view text, std::string_view tools = kTools,
                   AnswerStart start = AnswerStart::kUnknown) const {
     return ReadIds(Encode(text), tools, start);
   }
-  ChatAnswer ReadIds(const std::vector<TokenId>& ids, std::string_view tools, AnswerStart start) const {
-    const auto stream = NewStream(tools, start);
+  ChatAnswer ReadIds(const std::vector<TokenId>& ids, std::string_view tools, AnswerStart start,
+                     const AnswerRule& rule = {}) const {
+    const auto stream = NewStream(tools, start, rule);
     return ReadAnswer(*stream, ids, ReplaceInvalidUtf8(tokenizer_->Decode(ids, SkipSpecial::kYes)));
   }
   // Reads it in random pieces. Text arrives with its tokens or some tokens later.
   ChatAnswer ReadInPieces(const std::vector<TokenId>& ids, std::string_view tools, AnswerStart start,
-                          std::mt19937& random) const {
-    const auto stream = NewStream(tools, start);
+                          std::mt19937& random, const AnswerRule& rule = {}) const {
+    const auto stream = NewStream(tools, start, rule);
     StreamDecoder decoder(*tokenizer_);
     ChatAnswer answer;
     std::string late;

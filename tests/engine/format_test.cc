@@ -20,7 +20,13 @@ const OutputFormat kFormats[] = {
       "items": {"type": "integer", "minimum": 0, "maximum": 99}}}, "required": ["long_name_of_a_member",
       "another_long_name", "list"], "additionalProperties": false})"},
     {Kind::kRegex, "(?:yes|no), because [a-z ]{3,20}\\. This text is always the same\\."},
-    {Kind::kGrammar, "root ::= \"The answer is \" number (\" or \" number){0,3} \"!\"\nnumber ::= [0-9]{1,3}"}};
+    {Kind::kGrammar, "root ::= \"The answer is \" number (\" or \" number){0,3} \"!\"\nnumber ::= [0-9]{1,3}"},
+    {Kind::kSequence,
+     "",
+     {{Kind::kString, R"({"minLength": 20, "maxLength": 40})", {{Kind::kText, "</think>"}}},
+      {Kind::kText, "</think>"},
+      {Kind::kJsonSchema,
+       R"({"type": "object", "properties": {"answer": {"type": "boolean"}}, "required": ["answer"]})"}}}};
 
 // Returns greedy and sampled requests of each format, and one without a format. All have log-probabilities, or none.
 std::vector<Request> FormatRequests(const Engine& engine, int logprobs) {
@@ -83,8 +89,13 @@ TEST(FormatTest, AnswersFollowTheirFormats) {
       EXPECT_EQ(value->get_object().size(), 3u);
     } else if (i < 4) {
       EXPECT_TRUE(completion.text.ends_with(". This text is always the same.")) << completion.text;
-    } else {
+    } else if (i < 6) {
       EXPECT_TRUE(completion.text.starts_with("The answer is ") && completion.text.ends_with("!")) << completion.text;
+    } else {
+      constexpr std::string_view kMark = "</think>";
+      const size_t end = completion.text.find(kMark);
+      ASSERT_NE(end, std::string::npos) << completion.text;
+      EXPECT_TRUE(ParseJson(completion.text.substr(end + kMark.size()), Fault::kInput).ok()) << completion.text;
     }
   }
 }
@@ -113,6 +124,36 @@ TEST(FormatTest, EveryPlanGivesTheSameBits) {
     EXPECT_EQ(AnswersOf(RunFormats(plan, 2)), expected);
     EXPECT_EQ(AnswersOf(RunFormats(plan, -1)), without);
   }
+}
+
+// Requests with a higher priority take the place of those that run, again and again. These go on later.
+TEST(FormatTest, PausesChangeNothing) {
+  const std::vector<Answer> expected = AnswersOf(RunFormats(kBase, 2));
+  EngineOptions options = kBase;
+  options.batch_size = 2;
+  const auto engine = Engine::Open(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::map<RequestId, size_t> idx_of;
+  for (Request& request : FormatRequests(**engine, 2)) {
+    idx_of.emplace(*(*engine)->Submit(std::move(request)), idx_of.size());
+  }
+  std::vector<Answer> answers(expected.size());
+  for (int step = 0; !(*engine)->idle(); ++step) {
+    if (step % 7 == 3 && step < 200) {
+      Request urgent{.prompt_ids = *(*engine)->Tokenize("Now"), .priority = 1};
+      urgent.sampling.max_tokens = 2;
+      ASSERT_TRUE((*engine)->Submit(urgent).ok());
+      ASSERT_TRUE((*engine)->Submit(std::move(urgent)).ok());
+    }
+    const auto finished = (*engine)->Step();
+    ASSERT_TRUE(finished.ok()) << finished.status();
+    for (const Completion& completion : *finished) {
+      if (const auto found = idx_of.find(completion.request_id); found != idx_of.end()) {
+        answers[found->second] = AnswerOf(completion);
+      }
+    }
+  }
+  EXPECT_EQ(answers, expected);
 }
 
 // With log-probabilities, forced tokens are computed one by one. The tokens are the same, and the steps are more.

@@ -22,7 +22,15 @@ const OutputFormat kFormats[] = {
                             "required": ["abc"], "additionalProperties": {"type": "null"}})"},
     {Kind::kJsonSchema, R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties":
                             {"v": {"enum": ["abc", "12", true, null]}, "next": {"anyOf": [{"$ref": "#/$defs/node"},
-                            {"type": "null"}]}}, "required": ["v", "next"], "additionalProperties": false}}})"}};
+                            {"type": "null"}]}}, "required": ["v", "next"], "additionalProperties": false}}})"},
+    {Kind::kSequence,
+     "",
+     {{Kind::kRepeat, "", {{Kind::kString, "", {{Kind::kText, "abc"}}}}},
+      {Kind::kText, "abc"},
+      {Kind::kChoice,
+       "",
+       {{Kind::kTaggedJson, R"({"type": "array", "maxItems": 2})"},
+        {Kind::kString, R"({"minLength": 2, "maxLength": 9})"}}}}}};
 
 TEST(ConstraintTest, MasksAreThoseOfEachTokenAlone) {
   for (const OutputFormat& format : kFormats) {
@@ -72,6 +80,52 @@ TEST(ConstraintTest, ForcedTextIsWhatMustCome) {
   ASSERT_TRUE(state.Accept('"'));
   EXPECT_EQ(state.ForcedText(100), "v\":");
   EXPECT_EQ(state.ForcedText(2), "v\"");
+}
+
+TEST(ConstraintTest, ComposedFormats) {
+  const OutputFormat without = {Kind::kString, "", {{Kind::kText, "</a>"}, {Kind::kRegex, "-?[0-9]+"}}};
+  const auto tag = Compiled({Kind::kSequence, "", {without, {Kind::kText, "</a>"}}});
+  for (const char* text : {"</a>", "x</a>", "12 </a>", "</b</a>", "\n<</a>", "é</a>"}) {
+    EXPECT_TRUE(AcceptsAnswer(tag, text)) << text;
+  }
+  for (const char* text : {"12</a>", "-1</a>", "x</a></a>", "x</a> </a>", "x"}) {
+    EXPECT_FALSE(AcceptsAnswer(tag, text)) << text;
+  }
+  // Behind the tag nothing can follow.
+  ConstraintState state(tag, false);
+  for (const char c : std::string("x</a>")) ASSERT_TRUE(state.Accept(static_cast<uint8_t>(c)));
+  EXPECT_TRUE(state.is_complete() && !state.can_go_on());
+
+  const auto strings = Compiled({Kind::kString,
+                                 R"({"anyOf": [{"enum": ["a\"b", 5, "</a>"]}, {"type": "string",
+      "pattern": "^x+$", "maxLength": 3}, {"type": "null"}]})",
+                                 {{Kind::kText, "</a>"}}});
+  for (const char* text : {"a\"b", "x", "xxx"}) EXPECT_TRUE(AcceptsAnswer(strings, text)) << text;
+  for (const char* text : {"", "5", "null", "xxxx", "</a>", "\"x\""})
+    EXPECT_FALSE(AcceptsAnswer(strings, text)) << text;
+
+  const auto tagged = Compiled({Kind::kTaggedJson, R"({"type": "object", "properties": {"<": {"enum": ["<"]},
+      "s": {"type": "string"}}})"});
+  EXPECT_TRUE(AcceptsAnswer(tagged, R"({"\u003c": "\u003c", "s": "\u003C>"})"));
+  EXPECT_FALSE(AcceptsAnswer(tagged, R"({"s": "<"})"));
+}
+
+TEST(ConstraintTest, MarksAreTokensThatNoTextForms) {
+  std::vector<std::string> texts;
+  for (int byte = 0; byte < 128; ++byte) texts.emplace_back(1, static_cast<char>(byte));
+  texts.push_back(grammar::MarkText("<m>"));
+  const auto vocabulary = std::make_shared<const grammar::FormatVocabulary>(grammar::TokenTrie(texts));
+  const OutputFormat any = {Kind::kString};
+  const auto constraint =
+      *Constraint::Compile({Kind::kSequence, "", {any, {Kind::kText, grammar::MarkText("<m>") + "{"}}}, vocabulary);
+  ConstraintState state(constraint, false);
+  for (const char c : std::string("<m>{")) ASSERT_TRUE(state.Accept(c));
+  EXPECT_FALSE(state.is_complete());
+  ASSERT_TRUE(state.Accept(128));
+  EXPECT_FALSE(state.Accept(128));
+  EXPECT_EQ(state.ForcedText(9), "{");
+  ASSERT_TRUE(state.Accept('{'));
+  EXPECT_TRUE(state.is_complete() && !state.can_go_on());
 }
 
 TEST(ConstraintTest, AmbiguityIsBounded) {

@@ -108,9 +108,10 @@ class FakeEngine : public Engine {
                                 tools.is_null() ? "" : json::serialize(tools),
                                 variables.empty() ? "" : json::serialize(variables), continues_last ? "|" : ""));
   }
-  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                const AnswerRule& rule) const override {
     if (options_.has_parts) return std::make_unique<FakeAnswerStream>(!chat.parts().tools.is_null());
-    return Engine::NewAnswerStream(prompt_ids, chat);
+    return Engine::NewAnswerStream(prompt_ids, chat, rule);
   }
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 

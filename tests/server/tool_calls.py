@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Proves that a named tool is called with arguments that fit its schema, streamed or not, and over every API.
+"""Proves that demanded tools are called with arguments that fit their schemas, streamed or not, and over every API.
 
-The demo model knows no tools, so its calls are random; `tool_choice` alone makes it write them.
+Also with arguments in tags, and behind the thoughts of a model that thinks first. The demo model knows no tools, so its
+calls are random; `tool_choice` alone makes it write them.
 """
 import argparse
 import json
@@ -25,13 +26,30 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("weather", "tides")]
 
 
-def model_with_calls(folder):
-    model = pathlib.Path(folder) / "with-calls"
+# The same with GLM's form, whose arguments are tags.
+TAGGED_TEMPLATE = TEMPLATE.replace('{"name": NAME, "arguments": OBJECT}',
+                                   "NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>")
+END = 1  # the id of the end of a text
+THOUGHTS_END = 5  # the id of <pad>, a token that the demo model never writes
+
+
+def model_with(template, folder, name):
+    model = pathlib.Path(folder) / name
     shutil.copytree(service.MODEL, model)
     path = model / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config["chat_template"] = TEMPLATE
+    config["chat_template"] = template
     path.write_text(json.dumps(config), encoding="utf-8")
+    return model
+
+
+def model_that_thinks(folder):
+    """The template opens the thoughts, and <pad> becomes the token that ends them."""
+    opening = TEMPLATE.replace("'\\nassistant: '", "'\\nassistant: <think>\\n'")
+    model = model_with(opening + "{% if false %}</think>{% endif %}", folder, "thinking")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        path = model / name
+        path.write_text(path.read_text(encoding="utf-8").replace('"<pad>"', '"</think>"'), encoding="utf-8")
     return model
 
 
@@ -72,9 +90,48 @@ def check_chat(server):
         check_arguments(call["function"]["arguments"])
 
 
+def calls_of(server, **more):
+    message = server.post("/v1/chat/completions", chat(**more)).json()["choices"][0]["message"]
+    assert message["content"] == "" and message["tool_calls"], message
+    for call in message["tool_calls"]:
+        check_arguments(call["function"]["arguments"])
+    return message["tool_calls"]
+
+
+def check_required(server):
+    """One of several tools, or several calls, as the model likes."""
+    one = [calls_of(server, tool_choice="required", parallel_tool_calls=False, seed=seed) for seed in range(20)]
+    assert {len(calls) for calls in one} == {1} and {calls[0]["function"]["name"] for calls in one} == {"weather", "tides"}
+    # Without an end the demo model would call for ever.
+    many = [server.post("/v1/chat/completions", chat(tool_choice="required", seed=seed, max_tokens=600,
+                                                     logit_bias={str(END): seed % 4}))
+            for seed in range(20)]
+    num_calls = []
+    for answer in many:
+        choice, = answer.json()["choices"]
+        num_calls.append(len(choice["message"]["tool_calls"]))
+        for call in choice["message"]["tool_calls"] if choice["finish_reason"] == "tool_calls" else []:
+            check_arguments(call["function"]["arguments"])
+    assert max(num_calls) > 1, num_calls
+
+
+def check_strict(server):
+    """Calls that need not be made follow their schemas, too, if the tool says so."""
+    def tools(schema):
+        return [{"type": "function", "function": {"name": "tides", "strict": True, "parameters": schema}}]
+
+    for seed in range(5):
+        answer = server.post("/v1/chat/completions", chat(tools=tools(SCHEMA), tool_choice="auto", seed=seed))
+        for call in answer.json()["choices"][0]["message"].get("tool_calls", []):
+            check_arguments(call["function"]["arguments"])
+    refused = server.post("/v1/chat/completions", chat(tools=tools({"not": {}}), tool_choice="auto"))
+    assert refused.status == 400 and "tools" in refused.json()["error"]["message"], refused
+
+
 def check_messages(server):
     body = {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 200,
-            "tools": [{"name": "weather", "input_schema": SCHEMA}], "tool_choice": {"type": "any"}}
+            "tools": [{"name": "weather", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     message = server.post("/v1/messages", body).json()
     block, = message["content"]
     assert message["stop_reason"] == "tool_use" and block["type"] == "tool_use" and block["name"] == "weather", message
@@ -85,7 +142,7 @@ def check_messages(server):
 
 
 def check_responses(server):
-    body = {"input": "Weather?", "max_output_tokens": 200, "tool_choice": "required",
+    body = {"input": "Weather?", "max_output_tokens": 200, "tool_choice": "required", "parallel_tool_calls": False,
             "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}]}
     response = server.post("/v1/responses", body).json()
     item, = response["output"]
@@ -109,16 +166,45 @@ def check_formats(server):
     assert refused.status == 400 and "not" in refused.json()["error"]["message"], refused
 
 
+def check_thoughts(server):
+    """Thoughts are free, and the answer behind them follows its format: all that end by themselves."""
+    fields = {"logit_bias": {str(THOUGHTS_END): 18}, "max_tokens": 400, "n": 4}
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    thoughts, num_ended = set(), 0
+    for seed in range(10):
+        answer = server.post("/v1/chat/completions", chat(seed=seed, tools=[], tool_choice="none", response_format=schema,
+                                                          **fields)).json()
+        for choice in answer["choices"]:
+            thoughts.add(choice["message"].get("reasoning_content", ""))
+            if choice["finish_reason"] == "stop":
+                num_ended += 1
+                check_arguments(choice["message"]["content"])
+    assert num_ended > 30 and len(thoughts) > 20, (num_ended, thoughts)
+    answer = server.post("/v1/chat/completions", chat(tool_choice="required", parallel_tool_calls=False, **fields)).json()
+    for choice in answer["choices"]:
+        if choice["finish_reason"] == "tool_calls":
+            call, = choice["message"]["tool_calls"]
+            check_arguments(call["function"]["arguments"])
+
+
+def run_checks(report, args, model, checks):
+    with service.Server(args.penstock, "--memory", "64MiB", model=model) as server:
+        for check in checks:
+            with report.check(f"{model.name}: {check.__name__.removeprefix('check_')}"):
+                check(server)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", required=True)
     args = parser.parse_args()
     report = service.Report()
-    with tempfile.TemporaryDirectory() as folder, service.Server(
-            args.penstock, "--memory", "64MiB", model=model_with_calls(folder)) as server:
-        for check in (check_chat, check_messages, check_responses, check_formats):
-            with report.check(check.__name__.removeprefix("check_")):
-                check(server)
+    with tempfile.TemporaryDirectory() as folder:
+        run_checks(report, args, model_with(TEMPLATE, folder, "with-calls"),
+                   (check_chat, check_required, check_strict, check_messages, check_responses, check_formats))
+        run_checks(report, args, model_with(TAGGED_TEMPLATE, folder, "tagged"),
+                   (check_chat, check_required, check_strict, check_messages, check_responses))
+        run_checks(report, args, model_that_thinks(folder), (check_thoughts,))
     report.end()
 
 

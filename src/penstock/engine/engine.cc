@@ -55,11 +55,13 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return model_->TokenizeChat(chat);
   }
-  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
-    return model_->NewAnswerStream(prompt_ids, chat);
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                const AnswerRule& rule) const override {
+    return model_->NewAnswerStream(prompt_ids, chat, rule);
   }
-  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> ids, std::string_view tool) const override {
-    return model_->ForceCall(ids, tool);
+  absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                             const AnswerRule& rule) const override {
+    return model_->FormatOfAnswer(prompt_ids, chat, rule);
   }
   std::string TokenBytes(TokenId id, bool begins_text) const override { return model_->TokenBytes(id, begins_text); }
 

@@ -78,8 +78,8 @@ void serialize(Archive& archive, EngineStats& stats) {
 
 template <class Archive>
 void serialize(Archive& archive, OutputFormat& format) {
-  auto& [kind, text] = format;
-  archive(kind, text);
+  auto& [kind, text, parts] = format;
+  archive(kind, text, parts);
 }
 
 template <class Archive>

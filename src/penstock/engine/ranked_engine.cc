@@ -93,11 +93,13 @@ class RankedEngine : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return own_.engine().TokenizeChat(chat);
   }
-  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
-    return own_.engine().NewAnswerStream(prompt_ids, chat);
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                const AnswerRule& rule) const override {
+    return own_.engine().NewAnswerStream(prompt_ids, chat, rule);
   }
-  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const override {
-    return own_.engine().ForceCall(prompt_ids, tool);
+  absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                             const AnswerRule& rule) const override {
+    return own_.engine().FormatOfAnswer(prompt_ids, chat, rule);
   }
   std::string TokenBytes(TokenId id, bool begins_text) const override {
     return own_.engine().TokenBytes(id, begins_text);

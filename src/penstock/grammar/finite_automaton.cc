@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "penstock/grammar/code_set.h"
 
 namespace penstock::grammar {
 namespace {
@@ -155,7 +156,7 @@ absl::StatusOr<Dfa> Intersect(const Dfa& a, const Dfa& b, size_t max_states, Wor
   return Trim(both);
 }
 
-Dfa Complement(const Dfa& dfa, uint32_t max_symbol) {
+Dfa Complement(const Dfa& dfa) {
   Dfa other = dfa;
   const auto rest = static_cast<int32_t>(other.states.size());
   other.states.emplace_back();
@@ -163,12 +164,18 @@ Dfa Complement(const Dfa& dfa, uint32_t max_symbol) {
     state.accepts = !state.accepts;
     std::vector<Edge> edges;
     uint32_t next = 0;
+    // An edge of surrogates alone could not be taken. It would make a state live from which nothing is accepted.
+    const auto add_rest = [&](uint32_t end) {
+      CodeSet gap;
+      if (end > next) gap.Add(next, end - 1);
+      for (const CodeRange& range : gap.ranges()) edges.push_back({range.first, range.last, rest});
+    };
     for (const Edge& edge : state.edges) {
-      if (edge.first > next) edges.push_back({next, edge.first - 1, rest});
+      add_rest(edge.first);
       edges.push_back(edge);
       next = edge.last + 1;
     }
-    if (next <= max_symbol) edges.push_back({next, max_symbol, rest});
+    add_rest(kMaxCodePoint + 1);
     state.edges = std::move(edges);
   }
   return other;

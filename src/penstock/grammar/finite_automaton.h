@@ -114,8 +114,8 @@ absl::StatusOr<Dfa> Determinise(const Nfa& nfa, int32_t start, int32_t accept, s
 // Returns what both accept, without states from which nothing is accepted. REQUIRES: no calls. An automaton that
 // accepts nothing has no states.
 absl::StatusOr<Dfa> Intersect(const Dfa& a, const Dfa& b, size_t max_states, Work& work);
-// Returns the texts over symbols up to `max_symbol` that the automaton does not accept. REQUIRES: no calls.
-Dfa Complement(const Dfa& dfa, uint32_t max_symbol);
+// Returns the texts of code points that the automaton does not accept. REQUIRES: no calls.
+Dfa Complement(const Dfa& dfa);
 // Removes the states from which nothing is accepted, or that cannot be reached.
 Dfa Trim(const Dfa& dfa);
 

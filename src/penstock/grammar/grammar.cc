@@ -48,7 +48,7 @@ int32_t AddText(Nfa& nfa, int32_t from, std::string_view text) {
   return from;
 }
 
-// Adds an escape for a character that must have one.
+// Adds an escape for a character that has one.
 void AddEscape(Nfa& nfa, int32_t from, int32_t to, char32_t code) {
   constexpr std::string_view kPlain = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   const int32_t begun = AddText(nfa, from, "\\");
@@ -56,7 +56,7 @@ void AddEscape(Nfa& nfa, int32_t from, int32_t to, char32_t code) {
     nfa.AddEdge(begun, static_cast<uint8_t>(kLetters[found]), static_cast<uint8_t>(kLetters[found]), to);
     return;
   }
-  const int32_t high = AddText(nfa, begun, code < 0x10 ? "u000" : "u001");
+  const int32_t high = AddText(nfa, begun, code == '<' ? "u003" : code < 0x10 ? "u000" : "u001");
   const char32_t low = code % 0x10;
   if (low < 10) {
     nfa.AddEdge(high, '0' + low, '0' + low, to);
@@ -101,6 +101,22 @@ ExprId Grammar::Accepted(Dfa dfa, Spelling spelling) {
   return Add({.kind = Expr::Kind::kDfa, .spelling = spelling, .dfa = std::move(dfa)});
 }
 
+ExprId Grammar::Include(const Grammar& other) {
+  const auto first_expr = static_cast<ExprId>(exprs_.size());
+  const auto first_rule = static_cast<RuleId>(rules_.size());
+  for (Expr expr : other.exprs_) {
+    for (ExprId& part : expr.parts) part += first_expr;
+    for (Member& member : expr.members) member.expr += first_expr;
+    expr.rule += first_rule;
+    exprs_.push_back(std::move(expr));
+  }
+  for (Rule rule : other.rules_) {
+    rule.expr += first_expr;
+    rules_.push_back(std::move(rule));
+  }
+  return Ref(other.root_ + first_rule);
+}
+
 RuleId Grammar::AddRule(std::string name, bool is_shared) {
   rules_.push_back({.name = std::move(name), .is_shared = is_shared});
   return static_cast<RuleId>(rules_.size()) - 1;
@@ -114,13 +130,15 @@ ExprId Grammar::Named(std::string name, ExprId expr, bool is_shared) {
 
 void AddSpelled(Nfa& nfa, int32_t from, int32_t to, const CodeSet& set, Spelling spelling) {
   static const CodeSet kEscaped = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
-  if (spelling == Spelling::kJson) {
-    const CodeSet escaped = set.Intersect(kEscaped);
+  static const CodeSet kEscapedInTags = {{0, 0x1F}, {'"', '"'}, {'<', '<'}, {'\\', '\\'}};
+  const CodeSet& all_escaped = spelling == Spelling::kTaggedJson ? kEscapedInTags : kEscaped;
+  if (spelling != Spelling::kUtf8) {
+    const CodeSet escaped = set.Intersect(all_escaped);
     for (const CodeRange& range : escaped.ranges()) {
       for (char32_t code = range.first; code <= range.last; ++code) AddEscape(nfa, from, to, code);
     }
   }
-  const CodeSet plain = spelling == Spelling::kJson ? set.Minus(kEscaped) : set;
+  const CodeSet plain = spelling == Spelling::kUtf8 ? set : set.Minus(all_escaped);
   for (const CodeRange& range : plain.ranges()) AddUtf8(nfa, from, to, range.first, range.last);
 }
 

@@ -21,7 +21,8 @@ inline constexpr int32_t kUnbounded = INT32_MAX;
 // How a code point is spelled in bytes.
 enum class Spelling : uint8_t {
   kUtf8,
-  kJson,  // inside a JSON string: UTF-8, with the escapes that JSON demands and no others
+  kJson,        // inside a JSON string: UTF-8, with the escapes that JSON demands and no others
+  kTaggedJson,  // the same with an escape for "<", so that no tag can end the text
 };
 
 // A member of an object.
@@ -73,6 +74,8 @@ class Grammar {
   ExprId Ref(RuleId rule) { return Add({.kind = Expr::Kind::kRule, .rule = rule}); }
   ExprId Members(std::vector<Member> members, ExprId separator, ExprId other, int32_t min, int32_t max);
   ExprId Accepted(Dfa dfa, Spelling spelling);
+  // Adds all of another grammar, and returns a reference to its root.
+  ExprId Include(const Grammar& other);
 
   RuleId AddRule(std::string name, bool is_shared = false);
   void Define(RuleId rule, ExprId expr) { rules_[rule].expr = expr; }

@@ -6,16 +6,15 @@ namespace {
 
 CodeSet HexDigits() { return {{'0', '9'}, {'A', 'F'}, {'a', 'f'}}; }
 
-}  // namespace
-
-std::string JsonQuoted(std::string_view text) {
+// Returns the text as a JSON string, with its quotes.
+std::string JsonQuoted(std::string_view text, Spelling spelling) {
   std::string quoted = "\"";
   for (const char c : text) {
     constexpr std::string_view kPlain = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
     const size_t found = kPlain.find(c);
     if (found != std::string_view::npos) {
       quoted += {'\\', kLetters[found]};
-    } else if (static_cast<uint8_t>(c) < 0x20) {
+    } else if (static_cast<uint8_t>(c) < 0x20 || (c == '<' && spelling == Spelling::kTaggedJson)) {
       quoted += fmt::format("\\u{:04x}", static_cast<int>(c));
     } else {
       quoted += c;
@@ -24,12 +23,14 @@ std::string JsonQuoted(std::string_view text) {
   return quoted + "\"";
 }
 
+}  // namespace
+
 std::string JsonNumber(const json::value& number) {
   if (number.is_double()) return fmt::format("{}", number.get_double());
   return number.is_int64() ? fmt::format("{}", number.get_int64()) : fmt::format("{}", number.get_uint64());
 }
 
-JsonParts::JsonParts(Grammar& grammar) : grammar_(grammar) {
+JsonParts::JsonParts(Grammar& grammar, Spelling spelling) : grammar_(grammar), spelling_(spelling) {
   constexpr int32_t kMaxSpaces = 32, kMaxTabs = 8;
   const ExprId indent = grammar.Choice(
       {grammar.Repeat(grammar.Text(" "), 0, kMaxSpaces), grammar.Repeat(grammar.Text("\t"), 1, kMaxTabs)});
@@ -46,7 +47,8 @@ ExprId JsonParts::AnyCharacter() {
     return grammar_.Repeat(grammar_.Set(HexDigits(), Spelling::kUtf8), count, count);
   };
   const auto one_of = [&](CodeSet set) { return grammar_.Set(std::move(set), Spelling::kUtf8); };
-  const CodeSet plain = CodeSet({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}).Complement();
+  CodeSet plain = CodeSet({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}).Complement();
+  if (spelling_ == Spelling::kTaggedJson) plain = plain.Minus({{'<', '<'}});
   const CodeSet letters = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'},
                            {'f', 'f'}, {'n', 'n'},   {'r', 'r'}, {'t', 't'}};
   const CodeSet d = {{'D', 'D'}, {'d', 'd'}};
@@ -71,6 +73,8 @@ ExprId JsonParts::InBrackets(ExprId items) {
 ExprId JsonParts::InQuotes(ExprId characters) {
   return grammar_.Sequence({grammar_.Text("\""), characters, grammar_.Text("\"")});
 }
+
+ExprId JsonParts::Quoted(std::string_view text) { return grammar_.Text(JsonQuoted(text, spelling_)); }
 
 ExprId JsonParts::String(int32_t min, int32_t max) {
   const auto [found, is_new] = strings_.try_emplace({min, max}, 0);
@@ -138,7 +142,7 @@ ExprId JsonParts::Value(const json::value& value) {
   switch (value.kind()) {
     case json::kind::null: return grammar_.Text("null");
     case json::kind::bool_: return grammar_.Text(value.get_bool() ? "true" : "false");
-    case json::kind::string: return grammar_.Text(JsonQuoted(View(value.get_string())));
+    case json::kind::string: return Quoted(View(value.get_string()));
     case json::kind::array: {
       std::vector<ExprId> parts;
       for (const json::value& item : value.get_array()) {
@@ -151,7 +155,7 @@ ExprId JsonParts::Value(const json::value& value) {
       std::vector<ExprId> parts;
       for (const auto& [key, item] : value.get_object()) {
         if (!parts.empty()) parts.push_back(comma_);
-        parts.push_back(grammar_.Text(JsonQuoted({key.data(), key.size()})));
+        parts.push_back(Quoted({key.data(), key.size()}));
         parts.push_back(colon_);
         parts.push_back(Value(item));
       }
@@ -163,7 +167,7 @@ ExprId JsonParts::Value(const json::value& value) {
 
 Grammar JsonGrammar() {
   Grammar grammar;
-  JsonParts parts(grammar);
+  JsonParts parts(grammar, Spelling::kJson);
   const ExprId object = parts.AnyObject();
   grammar.SetRoot(grammar.expr(object).rule);
   return grammar;

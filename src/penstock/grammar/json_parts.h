@@ -19,7 +19,8 @@ namespace penstock::grammar {
 
 class JsonParts {
  public:
-  explicit JsonParts(Grammar& grammar);
+  // `spelling` is that of characters in strings.
+  JsonParts(Grammar& grammar, Spelling spelling);
 
   ExprId Comma() const { return comma_; }
   ExprId Colon() const { return colon_; }
@@ -29,6 +30,8 @@ class JsonParts {
   // A string with `min` to `max` characters.
   ExprId String(int32_t min, int32_t max);
   ExprId InQuotes(ExprId characters);
+  // This string alone.
+  ExprId Quoted(std::string_view text);
   ExprId Digit();
   ExprId WholeNumber();  // the same as Integer(), but no rule of its own
   ExprId Integer();
@@ -45,14 +48,13 @@ class JsonParts {
   void DefineAny();
 
   Grammar& grammar_;
+  Spelling spelling_;
   ExprId space_ = 0, comma_ = 0, colon_ = 0, character_ = 0;
   std::map<std::pair<int32_t, int32_t>, ExprId> strings_;
   RuleId any_ = -1, any_array_ = -1, any_object_ = -1;
   ExprId number_ = -1, integer_ = -1;
 };
 
-// Returns the text as a JSON string, with its quotes.
-std::string JsonQuoted(std::string_view text);
 // Returns a number as JSON.
 std::string JsonNumber(const json::value& number);
 

@@ -6,6 +6,18 @@
 #include "penstock/base/status.h"
 
 namespace penstock::grammar {
+namespace {
+
+// Bytes that UTF-8 does not have.
+constexpr char kMarkBegin = '\xFF', kMarkEnd = '\xFE';
+
+}  // namespace
+
+std::string MarkText(std::string_view mark) {
+  std::string text(1, kMarkBegin);
+  text += mark;
+  return text + kMarkEnd;
+}
 
 absl::StatusOr<TokenTrie> TokenTrie::Create(const Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.cleans_spaces()) {
@@ -15,12 +27,17 @@ absl::StatusOr<TokenTrie> TokenTrie::Create(const Tokenizer& tokenizer, int64_t 
   TokenMask changed(MaskWords(vocab_size), 0);
   const auto num_ids = static_cast<TokenId>(std::min(vocab_size, tokenizer.vocab_size()));
   for (TokenId id = 0; id < num_ids; ++id) {
-    if (tokenizer.IsSpecial(id)) continue;
+    if (tokenizer.IsMark(id)) {
+      texts[id] = MarkText(tokenizer.TokenText(id));
+      continue;
+    }
     DecodeState inside{.num_tokens = 1, .past_leading = true}, start;
     tokenizer.DecodeNext(id, SkipSpecial::kYes, inside, texts[id]);
     std::string first;
     tokenizer.DecodeNext(id, SkipSpecial::kYes, start, first);
     if (first != texts[id]) AddToken(changed, id);
+    // A byte that could begin a mark is part of no valid text.
+    if (texts[id].find_first_of({kMarkBegin, kMarkEnd}) != std::string::npos) texts[id].clear();
   }
   constexpr size_t kMaxBytes = size_t{1} << 24;  // so many nodes can be counted
   size_t num_bytes = 0;
@@ -34,7 +51,8 @@ absl::StatusOr<TokenTrie> TokenTrie::Create(const Tokenizer& tokenizer, int64_t 
 uint64_t TokenTrie::MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size) {
   uint64_t num_bytes = static_cast<uint64_t>(vocab_size) * (sizeof(uint32_t) + 1);
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-    num_bytes += (sizeof(Node) + 1) * tokenizer.TokenText(id).size();
+    const size_t num_around = tokenizer.IsMark(id) ? 2 : 0;
+    num_bytes += (sizeof(Node) + 1) * (tokenizer.TokenText(id).size() + num_around);
   }
   return num_bytes;
 }

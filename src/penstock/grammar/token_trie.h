@@ -18,6 +18,10 @@ inline size_t MaskWords(int64_t vocab_size) { return static_cast<size_t>((vocab_
 inline bool HasToken(std::span<const uint64_t> mask, TokenId id) { return (mask[id / 64] >> (id % 64) & 1) != 0; }
 inline void AddToken(std::span<uint64_t> mask, TokenId id) { mask[id / 64] |= uint64_t{1} << (id % 64); }
 
+// Marks are tokens that no text of a message becomes, such as <|channel|>. A format writes them in this way, which text
+// in UTF-8 cannot contain.
+std::string MarkText(std::string_view mark);
+
 class TokenTrie {
  public:
   // The nodes of a subtree follow each other, a parent before its children.
@@ -27,8 +31,8 @@ class TokenTrie {
     TokenId token = -1;  // -1: no token ends here
   };
 
-  // Reads the text of each token. Special tokens and tokens without text are left out. kModel if texts of this
-  // tokenizer are not those of their tokens, one after the other.
+  // Reads the text of each token; that of a mark is its MarkText(). Tokens without text are left out. kModel if texts
+  // of this tokenizer are not those of their tokens, one after the other.
   static absl::StatusOr<TokenTrie> Create(const Tokenizer& tokenizer, int64_t vocab_size);
   // Returns the maximum of memory_bytes().
   static uint64_t MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "penstock/base/status.h"
-#include "penstock/chat/answer/answer_stream.h"
 
 namespace penstock {
 
@@ -19,26 +18,25 @@ absl::StatusOr<PreparedRequest> Prepare(const Engine& engine, const PromptMaker&
   made.sampling = sampling;
   made.continues_text = request.echoes_prompt || continues_last;
   PENSTOCK_ASSIGN_OR_RETURN(made.sampling.bad_words, BadWordsOf(maker, request.bad_words));
+  AnswerRule& rule = request.rule;
+  std::optional<OutputFormat> format;
   if (request.format.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(made.constraint, formats.Compile(engine, *request.format));
-  }
-  if (!request.forced_tool.empty()) {
-    if (request.format.has_value()) {
+    if (rule.must_call) {
       return InputError("tool_choice: an answer that must call a tool has no other format; leave {} out",
                         request.format->field);
     }
-    PENSTOCK_ASSIGN_OR_RETURN(const ForcedCall call, engine.ForceCall(made.prompt_ids, request.forced_tool));
-    made.prompt_ids.insert(made.prompt_ids.end(), call.prefix_ids.begin(), call.prefix_ids.end());
-    made.continues_text = true;
-    PENSTOCK_ASSIGN_OR_RETURN(
-        made.constraint,
-        formats.Compile(engine, {.format = {OutputFormat::Kind::kJsonSchema, call.schema}, .field = "tools"}));
-    prepared.new_stream = [name = call.name] { return NewCallStream(name); };
-  } else if (chat.has_value()) {
-    prepared.new_stream = [&engine, prompt = made.prompt_ids, chat = *std::move(chat), one = request.has_one_call] {
-      std::unique_ptr<AnswerStream> stream = engine.NewAnswerStream(prompt, chat);
-      return one ? OnlyFirstCall(std::move(stream)) : std::move(stream);
+    format = request.format->format;
+  }
+  if (chat.has_value()) {
+    rule.content = format;
+    PENSTOCK_ASSIGN_OR_RETURN(format, engine.FormatOfAnswer(made.prompt_ids, *chat, rule));
+    prepared.new_stream = [&engine, prompt = made.prompt_ids, chat = *chat, rule] {
+      return engine.NewAnswerStream(prompt, chat, rule);
     };
+  }
+  if (format.has_value()) {
+    const std::string field = request.format.has_value() ? request.format->field : "tools";
+    PENSTOCK_ASSIGN_OR_RETURN(made.constraint, formats.Compile(engine, {.format = *std::move(format), .field = field}));
   }
   return prepared;
 }

@@ -8,6 +8,8 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/chat/answer/answer_stream.h"
+#include "penstock/chat/answer/whole_answer.h"
+#include "penstock/chat/chat_parts.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/grammar/constraint.h"
 #include "penstock/memory/weights.h"
@@ -126,24 +128,21 @@ absl::StatusOr<std::vector<TokenId>> LoadedModel::TokenizeChat(const Chat& chat)
   return tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
 }
 
-std::unique_ptr<AnswerStream> LoadedModel::NewAnswerStream(std::span<const TokenId> prompt_ids,
-                                                           const Chat& chat) const {
-  if (tokenizer == nullptr) return NewPlainAnswerStream();
-  const AnswerStart start =
-      chat.parts().continues_last ? AnswerStart::kInContent : StartBehind(answer_format, prompt_ids, *tokenizer);
-  return penstock::NewAnswerStream(answer_format, start, chat, *tokenizer);
+AnswerStart LoadedModel::StartOf(const Chat& chat, std::span<const TokenId> prompt_ids) const {
+  return chat.parts().continues_last ? AnswerStart::kInContent : StartBehind(answer_format, prompt_ids, *tokenizer);
 }
 
-absl::StatusOr<ForcedCall> LoadedModel::ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const {
+std::unique_ptr<AnswerStream> LoadedModel::NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                           const AnswerRule& rule) const {
+  if (tokenizer == nullptr) return NewPlainAnswerStream();
+  return penstock::NewAnswerStream(answer_format, StartOf(chat, prompt_ids), chat, rule, *tokenizer);
+}
+
+absl::StatusOr<std::optional<OutputFormat>> LoadedModel::FormatOfAnswer(std::span<const TokenId> prompt_ids,
+                                                                        const Chat& chat,
+                                                                        const AnswerRule& rule) const {
   PENSTOCK_RETURN_IF_ERROR(chat_template_status);
-  PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(tool, Fault::kInput));
-  PENSTOCK_ASSIGN_OR_RETURN(ToolCallShape shape, ShapeOf(answer_format, value));
-  // A template may have opened the reasoning, which must end before the call.
-  const bool is_thinking = StartBehind(answer_format, prompt_ids, *tokenizer) == AnswerStart::kInReasoning;
-  const std::string prefix = (is_thinking ? answer_format.close + "\n\n" : "") + shape.prefix;
-  return ForcedCall{.name = std::move(shape.name),
-                    .prefix_ids = tokenizer->Encode(prefix, Origin::kTemplate, AddSpecial::kNo),
-                    .schema = std::move(shape.schema)};
+  return penstock::FormatOfAnswer(answer_format, StartOf(chat, prompt_ids), chat.parts().tools, rule);
 }
 
 std::string LoadedModel::TokenBytes(TokenId id, bool begins_text) const {

@@ -43,8 +43,12 @@ struct LoadedModel {
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const;
   absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const;
-  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const;
-  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const;
+  // Returns what a prompt's end leaves open.
+  AnswerStart StartOf(const Chat& chat, std::span<const TokenId> prompt_ids) const;
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                const AnswerRule& rule) const;
+  absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                             const AnswerRule& rule) const;
   std::string TokenBytes(TokenId id, bool begins_text) const;
   absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const;
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.

@@ -124,16 +124,16 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
     const std::string normalized = token.normalized ? normalizer_.Apply(token.content) : std::string();
     added_.Add(std::move(token), normalized);
   }
-  ForbidControlTokens();
+  ForbidMarks();
 }
 
-void PipelineTokenizer::ForbidControlTokens() {
-  absl::flat_hash_set<TokenId> ids;
+void PipelineTokenizer::ForbidMarks() {
+  marks_.clear();
   for (const AddedToken& token : added_.tokens()) {
-    if (token.special || (token.control && !IsWord(token.content))) ids.insert(token.id);
+    if (token.special || (token.control && !IsWord(token.content))) marks_.insert(token.id);
   }
   // Template text is split at added tokens before the model sees it, so this affects messages only.
-  std::visit([&ids](auto& model) { model.Forbid(ids); }, model_);
+  std::visit([this](auto& model) { model.Forbid(marks_); }, model_);
 }
 
 void PipelineTokenizer::GuardTemplate(std::string_view literals) {
@@ -154,7 +154,7 @@ void PipelineTokenizer::GuardTemplate(std::string_view literals) {
     token.control = true;
     added_.Add(std::move(token), "");
   }
-  ForbidControlTokens();
+  ForbidMarks();
 }
 
 PipelineTokenizer::Model PipelineTokenizer::MakeModel(TokenizerParts& parts) {

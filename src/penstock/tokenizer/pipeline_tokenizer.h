@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "penstock/tokenizer/added_tokens.h"
 #include "penstock/tokenizer/bpe.h"
@@ -53,6 +54,7 @@ class PipelineTokenizer final : public Tokenizer {
   bool cleans_spaces() const override { return cleans_spaces_; }
   std::string_view TokenText(TokenId id) const override;
   bool IsSpecial(TokenId id) const override;
+  bool IsMark(TokenId id) const override { return marks_.contains(id); }
   TokenId FindToken(std::string_view token) const override;
   int64_t vocab_size() const override { return vocab_size_; }
   TokenId bos_id() const override { return bos_id_; }
@@ -70,8 +72,8 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(TokenizerParts parts);
   static Model MakeModel(TokenizerParts& parts);
   const Vocabulary& vocabulary() const;
-  // Keeps text of messages from becoming these tokens by merging.
-  void ForbidControlTokens();
+  // Finds the marks, and keeps text of messages from becoming them by merging.
+  void ForbidMarks();
   void EncodePart(TrackedText text, bool at_start, Scratch& scratch, std::vector<TokenId>& out) const;
   void EncodeWord(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
 
@@ -80,6 +82,7 @@ class PipelineTokenizer final : public Tokenizer {
   Model model_;
   Decoder decoder_;
   AddedTokens added_;
+  absl::flat_hash_set<TokenId> marks_;
   std::vector<TokenId> user_defined_;
   std::vector<TokenId> prefix_;
   std::vector<TokenId> suffix_;

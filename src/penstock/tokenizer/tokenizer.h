@@ -96,6 +96,8 @@ class Tokenizer {
   // Returns the token as the vocabulary file spells it, or "" if there is none.
   virtual std::string_view TokenText(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
+  // Whether messages cannot produce the token: it is special, or GuardTemplate() protects it.
+  virtual bool IsMark(TokenId id) const { return IsSpecial(id); }
   // Returns -1 if the vocabulary has no such token.
   virtual TokenId FindToken(std::string_view token) const = 0;
 

@@ -83,20 +83,12 @@ void FindReasoning(std::string_view literals, const Tokenizer& tokenizer, Answer
   }
 }
 
-// Remembers the mark if decoded text leaves it out.
-void AddHidden(const Tokenizer& tokenizer, std::string_view mark, AnswerFormat& format) {
+// Remembers the mark if it is a token that messages cannot produce.
+void AddMark(const Tokenizer& tokenizer, std::string_view mark, AnswerFormat& format) {
   const TokenId id = tokenizer.FindToken(mark);
-  if (id >= 0 && tokenizer.IsSpecial(id)) format.hidden.emplace(id, mark);
-}
-
-absl::StatusOr<ToolCallShape> JsonShape(const AnswerFormat& format, const std::string& name, std::string schema) {
-  const std::string end = format.ends.empty() || format.starts[0] == "<|tool_call|>" ? "" : "\n" + format.ends.back();
-  const std::string_view list = format.lists_calls ? "[" : "";
-  return ToolCallShape{.name = name,
-                       .prefix = fmt::format("{}\n{}{{\"name\": {}, \"arguments\": ", format.starts[0], list,
-                                             std::string(json::serialize(json::value(name)))),
-                       .schema = std::move(schema),
-                       .suffix = fmt::format("}}{}{}", format.lists_calls ? "]" : "", end)};
+  if (id < 0 || !tokenizer.IsMark(id)) return;
+  format.marks.emplace_back(mark);
+  if (tokenizer.IsSpecial(id)) format.hidden.emplace(id, mark);
 }
 
 }  // namespace
@@ -105,6 +97,10 @@ AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokeni
   AnswerFormat format;
   if (HarmonyTokens::Find(tokenizer).has_value()) {
     format.form = CallForm::kHarmony;
+    // The stream finds these marks by itself.
+    for (const char* mark : {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}) {
+      if (tokenizer.FindToken(mark) >= 0) format.marks.emplace_back(mark);
+    }
     return format;
   }
   const auto& forms = AllForms();
@@ -113,18 +109,19 @@ AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokeni
     format.form = traits->form;
     format.starts.assign(traits->starts.begin(), traits->starts.end());
     format.ends.assign(traits->ends.begin(), traits->ends.end());
-    for (const std::string_view mark : traits->inner) AddHidden(tokenizer, mark, format);
+    for (const std::string_view mark : traits->inner) AddMark(tokenizer, mark, format);
     format.names_type = Has(literals, "```json");
-    format.lists_calls =
-        format.form == CallForm::kMistral ? !Has(literals, "[ARGS]") : format.starts[0] != "<tool_call>";
+    format.lists_calls = format.form == CallForm::kMistral ? !Has(literals, "[ARGS]")
+                         : format.form == CallForm::kPairs ? Has(literals, "<tool_sep>")
+                                                           : format.starts[0] != "<tool_call>";
   }
   FindReasoning(literals, tokenizer, format);
   for (const auto* marks : {&format.starts, &format.ends, &format.dropped}) {
-    for (const std::string& mark : *marks) AddHidden(tokenizer, mark, format);
+    for (const std::string& mark : *marks) AddMark(tokenizer, mark, format);
   }
-  AddHidden(tokenizer, format.open, format);
-  AddHidden(tokenizer, format.close, format);
-  if (format.open == "<|think|>") AddHidden(tokenizer, "<|begin|>", format);
+  AddMark(tokenizer, format.open, format);
+  AddMark(tokenizer, format.close, format);
+  if (format.open == "<|think|>") AddMark(tokenizer, "<|begin|>", format);
   return format;
 }
 
@@ -146,50 +143,6 @@ const json::object* FunctionOf(const json::value& tool) {
 std::string_view StringOf(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   return value != nullptr && value->is_string() ? View(value->get_string()) : std::string_view();
-}
-
-absl::StatusOr<ToolCallShape> ShapeOf(const AnswerFormat& format, const json::value& tool) {
-  const json::object* function = FunctionOf(tool);
-  const std::string name(function == nullptr ? std::string_view() : StringOf(*function, "name"));
-  // The name stands between marks of the template, so it must not be able to form one.
-  const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  };
-  if (name.empty() || !std::ranges::all_of(name, is_plain)) {
-    return InputError("tools: expected a name of letters, digits, \"_\" and \"-\"");
-  }
-  const json::value* parameters = function->if_contains("parameters");
-  const bool has_schema = parameters != nullptr && parameters->is_object();
-  std::string schema = has_schema ? std::string(json::serialize(*parameters)) : R"({"type":"object"})";
-  const auto shape = [&](std::string prefix, std::string suffix) {
-    return ToolCallShape{name, std::move(prefix), std::move(schema), std::move(suffix)};
-  };
-  const auto marks = [&](std::string_view body, size_t first_end) {
-    return shape(fmt::format("{}{}{}", format.starts[0], format.starts[1], body),
-                 format.ends[first_end] + format.ends[first_end + 1]);
-  };
-  switch (format.form) {
-    case CallForm::kHarmony:
-      return shape(fmt::format("<|channel|>commentary to=functions.{} <|constrain|>json<|message|>", name), "<|call|>");
-    case CallForm::kJson: return JsonShape(format, name, std::move(schema));
-    case CallForm::kMistral:
-      if (!format.lists_calls) return shape(fmt::format("[TOOL_CALLS]{}[ARGS]", name), "");
-      return shape(
-          fmt::format(R"([TOOL_CALLS][{{"name": {}, "arguments": )", std::string(json::serialize(json::value(name)))),
-          "}]");
-    case CallForm::kDeepSeek:
-      if (!format.names_type) return marks(fmt::format("{}<｜tool▁sep｜>", name), 1);
-      return shape(fmt::format("{}{}function<｜tool▁sep｜>{}\n```json\n", format.starts[0], format.starts[1], name),
-                   fmt::format("\n```{}{}", format.ends[1], format.ends[2]));
-    case CallForm::kKimi: return marks(fmt::format("functions.{}:0<|tool_call_argument_begin|>", name), 0);
-    case CallForm::kSolar: return marks(fmt::format("0<|tool_call:name|>{}<|tool_call:args|>", name), 0);
-    case CallForm::kNone: return InputError("tool_choice: the model's chat template has no tool calls");
-    case CallForm::kPairs:
-    case CallForm::kFunction:
-    case CallForm::kInvoke: break;
-  }
-  return InputError("tool_choice: this model writes arguments as tags ({}), so a call cannot be forced",
-                    format.starts.back());
 }
 
 }  // namespace penstock

@@ -41,8 +41,11 @@ struct AnswerFormat {
   std::vector<std::string> starts = {};  // a tool call, or a list of them, begins with one of these
   std::vector<std::string> ends = {};    // may follow a tool call
   bool names_type = false;               // kDeepSeek: "function" stands before the name
-  bool lists_calls = false;              // kJson: objects stand in a list; kMistral: the older form
-  // The marks that are special tokens, which decoded text leaves out.
+  // kJson: objects stand in a list; kMistral: the older form; kPairs: Hunyuan 3's form, with marks around all calls.
+  bool lists_calls = false;
+  // The marks that are tokens which messages cannot produce (Tokenizer::IsMark).
+  std::vector<std::string> marks = {};
+  // Those of them that are special tokens, which decoded text leaves out.
   absl::flat_hash_map<TokenId, std::string> hidden = {};
 
   bool has_reasoning() const { return !close.empty(); }
@@ -56,19 +59,6 @@ enum class AnswerStart : uint8_t { kUnknown, kInReasoning, kBehindReasoning, kIn
 
 // Returns what the end of a prompt says: a template may have opened the reasoning, or closed it.
 AnswerStart StartBehind(const AnswerFormat& format, std::span<const TokenId> prompt_ids, const Tokenizer& tokenizer);
-
-// The text that a call of one tool must be: the prefix, JSON that fits the schema, and the suffix. Special tokens stand
-// in both texts as they are spelled.
-struct ToolCallShape {
-  std::string name;
-  std::string prefix;
-  std::string schema;  // JSON Schema of the arguments
-  std::string suffix;
-};
-
-// Returns the shape of a call of one tool of a request ({"type": "function", "function": {..}}). kInput if the tool has
-// no name of letters, digits, "_" and "-", or if the format has no calls or writes arguments in another form than JSON.
-absl::StatusOr<ToolCallShape> ShapeOf(const AnswerFormat& format, const json::value& tool);
 
 // Returns the object "function" of a tool, or the tool itself where there is none; nullptr if it is no object.
 const json::object* FunctionOf(const json::value& tool);

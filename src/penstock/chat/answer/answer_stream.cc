@@ -28,8 +28,12 @@ size_t NumHeldBack(std::string_view text, std::string_view mark) {
 // Splits text at marks that are spelled in it.
 class MarkStream : public AnswerStream {
  public:
-  MarkStream(const AnswerFormat& format, AnswerStart start, const Chat& chat, const Tokenizer& tokenizer)
-      : format_(format), marked_(tokenizer, format.hidden), has_tools_(!chat.parts().tools.is_null()) {
+  MarkStream(const AnswerFormat& format, AnswerStart start, const Chat& chat, const AnswerRule& rule,
+             const Tokenizer& tokenizer)
+      : format_(format),
+        marked_(tokenizer, format.hidden),
+        has_tools_(!chat.parts().tools.is_null()),
+        has_rule_(rule.content.has_value()) {
     const bool has_types =
         format.form == CallForm::kPairs || format.form == CallForm::kFunction || format.form == CallForm::kInvoke;
     if (has_types) types_ = ToolTypes(chat.parts().tools);
@@ -150,7 +154,22 @@ class MarkStream : public AnswerStream {
     return true;
   }
 
+  // Takes content that follows a format as it is. Returns whether the text so far is that.
+  bool TakesRuledContent() {
+    if (!has_content_) {
+      const std::string_view text = WithoutLeadingSpace(rest_);
+      const auto may_begin = [&](const std::string& mark) { return text.starts_with(mark) || mark.starts_with(text); };
+      const bool may_call = has_tools_ && std::ranges::any_of(format_.starts, may_begin);
+      if (may_call || std::ranges::any_of(plain_marks_, may_begin)) return false;
+      if (behind_mark_) rest_.erase(0, rest_.size() - text.size());
+      has_content_ = true;
+    }
+    if (!rest_.empty()) Add(Kind::kContent, std::exchange(rest_, {}));
+    return true;
+  }
+
   bool AdvanceContent() {
+    if (has_rule_ && TakesRuledContent()) return false;
     size_t first = npos, num_held = 0;
     const std::string* mark = nullptr;
     const auto look_for = [&](const std::vector<std::string>& marks) {
@@ -217,6 +236,7 @@ class MarkStream : public AnswerStream {
   const AnswerFormat& format_;
   MarkedText marked_;
   bool has_tools_;
+  bool has_rule_;                         // the content follows a format
   ToolTypes types_;                       // of arguments in tags
   std::vector<std::string> plain_marks_;  // marks in content, besides those of calls
   Part part_ = Part::kContent;
@@ -230,12 +250,34 @@ class MarkStream : public AnswerStream {
   Deltas deltas_;
 };
 
+// Leaves out all calls except the first.
+class FirstCallStream : public AnswerStream {
+ public:
+  explicit FirstCallStream(std::unique_ptr<AnswerStream> stream) : stream_(std::move(stream)) {}
+  std::vector<AnswerDelta> Push(std::span<const TokenId> ids, std::string_view text) override {
+    return First(stream_->Push(ids, text));
+  }
+  std::vector<AnswerDelta> Finish() override { return First(stream_->Finish()); }
+
+ private:
+  static std::vector<AnswerDelta> First(std::vector<AnswerDelta> deltas) {
+    std::erase_if(deltas, [](const AnswerDelta& delta) { return delta.call_idx > 0; });
+    return deltas;
+  }
+  std::unique_ptr<AnswerStream> stream_;
+};
+
 }  // namespace
 
 std::unique_ptr<AnswerStream> NewAnswerStream(const AnswerFormat& format, AnswerStart start, const Chat& chat,
-                                              const Tokenizer& tokenizer) {
-  if (format.form == CallForm::kHarmony) return std::make_unique<HarmonyStream>(tokenizer, start);
-  return std::make_unique<MarkStream>(format, start, chat, tokenizer);
+                                              const AnswerRule& rule, const Tokenizer& tokenizer) {
+  std::unique_ptr<AnswerStream> stream;
+  if (format.form == CallForm::kHarmony) {
+    stream = std::make_unique<HarmonyStream>(tokenizer, start);
+  } else {
+    stream = std::make_unique<MarkStream>(format, start, chat, rule, tokenizer);
+  }
+  return rule.has_one_call ? std::make_unique<FirstCallStream>(std::move(stream)) : std::move(stream);
 }
 
 }  // namespace penstock

@@ -48,48 +48,4 @@ void AddDelta(AnswerDelta delta, ChatAnswer& answer) {
   }
 }
 
-namespace {
-
-class CallStream : public AnswerStream {
- public:
-  explicit CallStream(std::string name) : name_(std::move(name)) {}
-  std::vector<AnswerDelta> Push(std::span<const TokenId>, std::string_view text) override {
-    std::vector<AnswerDelta> deltas;
-    if (!std::exchange(has_begun_, true)) deltas.push_back({AnswerDelta::Kind::kCallBegin, name_});
-    if (!text.empty()) deltas.push_back({AnswerDelta::Kind::kCallArguments, std::string(text)});
-    return deltas;
-  }
-  std::vector<AnswerDelta> Finish() override { return Push({}, ""); }
-
- private:
-  std::string name_;
-  bool has_begun_ = false;
-};
-
-class FirstCallStream : public AnswerStream {
- public:
-  explicit FirstCallStream(std::unique_ptr<AnswerStream> stream) : stream_(std::move(stream)) {}
-  std::vector<AnswerDelta> Push(std::span<const TokenId> ids, std::string_view text) override {
-    return First(stream_->Push(ids, text));
-  }
-  std::vector<AnswerDelta> Finish() override { return First(stream_->Finish()); }
-
- private:
-  static std::vector<AnswerDelta> First(std::vector<AnswerDelta> deltas) {
-    std::erase_if(deltas, [](const AnswerDelta& delta) { return delta.call_idx > 0; });
-    return deltas;
-  }
-  std::unique_ptr<AnswerStream> stream_;
-};
-
-}  // namespace
-
-std::unique_ptr<AnswerStream> NewCallStream(std::string tool_name) {
-  return std::make_unique<CallStream>(std::move(tool_name));
-}
-
-std::unique_ptr<AnswerStream> OnlyFirstCall(std::unique_ptr<AnswerStream> stream) {
-  return std::make_unique<FirstCallStream>(std::move(stream));
-}
-
 }  // namespace penstock

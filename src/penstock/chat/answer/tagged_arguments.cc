@@ -12,38 +12,55 @@ namespace {
 
 constexpr int kMaxSchemaDepth = 8;
 constexpr std::string_view kTypeNames[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
-constexpr uint32_t kBoolean = 1 << 1;
-constexpr uint32_t kInteger = 1 << 2;
-constexpr uint32_t kNumber = 1 << 3;
+constexpr JsonTypes kUnknownType = 1U << 31;
 
-uint32_t BitOf(std::string_view type) {
+JsonTypes BitOf(std::string_view type) {
   const auto found = std::ranges::find(kTypeNames, type);
   return found == std::end(kTypeNames) ? 0 : 1U << (found - std::begin(kTypeNames));
 }
 
-uint32_t BitsOf(const json::value& type) {
+JsonTypes BitsOf(const json::value& type) {
   if (type.is_string()) return BitOf(View(type.get_string()));
-  uint32_t bits = 0;
+  JsonTypes bits = 0;
   if (!type.is_array()) return bits;
   for (const json::value& one : type.get_array()) bits |= one.is_string() ? BitOf(View(one.get_string())) : 0;
   return bits;
 }
 
-// Returns the bits of the types that a schema allows.
-uint32_t TypesOf(const json::value& schema, int depth) {
-  if (!schema.is_object() || depth > kMaxSchemaDepth) return 0;
+// Returns the definition to which a reference such as "#/$defs/name" refers, or nullptr.
+const json::value* DefinitionOf(std::string_view reference, const json::object& root) {
+  for (const std::string_view list : {"$defs", "definitions"}) {
+    const std::string prefix = fmt::format("#/{}/", list);
+    const json::value* definitions = root.if_contains(list);
+    if (!reference.starts_with(prefix) || definitions == nullptr || !definitions->is_object()) continue;
+    return definitions->get_object().if_contains(reference.substr(prefix.size()));
+  }
+  return nullptr;
+}
+
+// The same as TypesOf(), with kUnknownType where a part of the schema does not tell.
+JsonTypes TypesBelow(const json::value& schema, const json::object& root, int depth) {
+  if (!schema.is_object() || depth > kMaxSchemaDepth) return kUnknownType;
   const json::object& object = schema.get_object();
-  const json::value* type = object.if_contains("type");
-  uint32_t bits = type == nullptr ? 0 : BitsOf(*type);
+  if (const json::value* type = object.if_contains("type"); type != nullptr && BitsOf(*type) != 0) {
+    return BitsOf(*type);
+  }
+  JsonTypes bits = 0;
   for (const char* name : {"anyOf", "oneOf", "allOf"}) {
     const json::value* list = object.if_contains(name);
     if (list == nullptr || !list->is_array()) continue;
-    for (const json::value& one : list->get_array()) bits |= TypesOf(one, depth + 1);
+    for (const json::value& one : list->get_array()) bits |= TypesBelow(one, root, depth + 1);
   }
+  if (const std::string_view reference = StringOf(object, "$ref"); !reference.empty()) {
+    const json::value* definition = DefinitionOf(reference, root);
+    bits |= definition == nullptr ? kUnknownType : TypesBelow(*definition, root, depth + 1);
+  }
+  if (const json::value* constant = object.if_contains("const")) bits |= BitOf(JsonTypeName(*constant));
   const json::value* choices = object.if_contains("enum");
-  if (bits != 0 || choices == nullptr || !choices->is_array()) return bits;
-  for (const json::value& choice : choices->get_array()) bits |= BitOf(JsonTypeName(choice));
-  return bits;
+  if (bits == 0 && choices != nullptr && choices->is_array()) {
+    for (const json::value& choice : choices->get_array()) bits |= BitOf(JsonTypeName(choice));
+  }
+  return bits == 0 ? kUnknownType : bits;
 }
 
 uint64_t HashOf(std::string_view tool, std::string_view parameter) {
@@ -63,6 +80,11 @@ std::string JsonOf(const ToolTypes& types, std::string_view tool, std::string_vi
 
 }  // namespace
 
+JsonTypes TypesOf(const json::value& schema, const json::object& root) {
+  const JsonTypes bits = TypesBelow(schema, root, 0);
+  return (bits & kUnknownType) != 0 ? 0 : bits;
+}
+
 ToolTypes::ToolTypes(const json::value& tools) {
   if (!tools.is_array()) return;
   for (const json::value& tool : tools.get_array()) {
@@ -72,7 +94,7 @@ ToolTypes::ToolTypes(const json::value& tools) {
     const json::value* properties = parameters->get_object().if_contains("properties");
     if (properties == nullptr || !properties->is_object()) continue;
     for (const auto& [key, schema] : properties->get_object()) {
-      const uint32_t bits = TypesOf(schema, 0);
+      const JsonTypes bits = TypesOf(schema, parameters->get_object());
       if (bits != 0) types_.emplace_back(HashOf(StringOf(*function, "name"), {key.data(), key.size()}), bits);
     }
   }
@@ -80,21 +102,21 @@ ToolTypes::ToolTypes(const json::value& tools) {
   types_.shrink_to_fit();
 }
 
-uint32_t ToolTypes::Find(std::string_view tool, std::string_view parameter) const {
+JsonTypes ToolTypes::Find(std::string_view tool, std::string_view parameter) const {
   const uint64_t hash = HashOf(tool, parameter);
   const auto found = std::ranges::lower_bound(types_, hash, {}, [](const auto& entry) { return entry.first; });
   return found == types_.end() || found->first != hash ? 0 : found->second;
 }
 
 bool ToolTypes::IsBoolean(std::string_view tool, std::string_view parameter) const {
-  return Find(tool, parameter) == kBoolean;
+  return Find(tool, parameter) == kBooleanType;
 }
 
 bool ToolTypes::Allows(std::string_view tool, std::string_view parameter, const json::value& value) const {
   if (value.is_string()) return false;
-  const uint32_t bits = Find(tool, parameter);
-  uint32_t own = BitOf(JsonTypeName(value));
-  if (own == kInteger) own |= kNumber;
+  const JsonTypes bits = Find(tool, parameter);
+  JsonTypes own = BitOf(JsonTypeName(value));
+  if (own == kIntegerType) own |= kNumberType;
   return bits == 0 || (bits & own) != 0;
 }
 

@@ -11,6 +11,14 @@
 
 namespace penstock {
 
+// JSON's types as bits.
+using JsonTypes = uint32_t;
+inline constexpr JsonTypes kNullType = 1 << 0, kBooleanType = 1 << 1, kIntegerType = 1 << 2, kNumberType = 1 << 3,
+                           kStringType = 1 << 4, kArrayType = 1 << 5, kObjectType = 1 << 6;
+
+// Returns the types that a schema may allow, or 0 if they are unknown. `root` is the schema to which references refer.
+JsonTypes TypesOf(const json::value& schema, const json::object& root);
+
 // The types of the parameters of a request's tools: 16 bytes for each parameter, however large its schema is.
 class ToolTypes {
  public:
@@ -24,9 +32,9 @@ class ToolTypes {
 
  private:
   // Returns the bits of the types; 0 if they are unknown.
-  uint32_t Find(std::string_view tool, std::string_view parameter) const;
+  JsonTypes Find(std::string_view tool, std::string_view parameter) const;
 
-  std::vector<std::pair<uint64_t, uint32_t>> types_;  // a hash of tool and parameter, and the bits; sorted
+  std::vector<std::pair<uint64_t, JsonTypes>> types_;  // a hash of tool and parameter, and the bits; sorted
 };
 
 // Returns {"key": value, ...}. A value that is JSON of a type that the schema allows stays as it is written; any other

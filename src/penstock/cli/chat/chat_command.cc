@@ -128,7 +128,7 @@ class ChatSession {
 
   absl::Status Answer(std::vector<TokenId> prompt) {
     const EngineStats before = engine_.stats();
-    const auto stream = engine_.NewAnswerStream(prompt, ChatNow());
+    const auto stream = engine_.NewAnswerStream(prompt, ChatNow(), {});
     AnswerDisplay display;
     ChatAnswer answer;
     absl::Status written;

@@ -12,7 +12,11 @@
 
 namespace penstock::grammar {
 
-// kInput when the schema is invalid or not supported.
-absl::StatusOr<Grammar> ParseSchema(std::string_view text, Work& work);
+// kInput when the schema is invalid or not supported. `spelling` is that of strings in JSON.
+absl::StatusOr<Grammar> ParseSchema(std::string_view text, Spelling spelling, Work& work);
+// Translates the part of a schema that allows strings, into what these strings say: without quotes and escapes. They
+// are texts of `allowed`, an automaton of code points. Where the schema counts or matches their characters, they have
+// no "<".
+absl::StatusOr<Grammar> ParseSchemaOfText(std::string_view text, const Dfa& allowed, Work& work);
 
 }  // namespace penstock::grammar

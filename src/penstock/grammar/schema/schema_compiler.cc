@@ -9,8 +9,13 @@
 
 namespace penstock::grammar {
 
-SchemaCompiler::SchemaCompiler(const json::value& root, Work& work)
-    : work_(work), json_(grammar_), reader_(root), root_(root) {}
+SchemaCompiler::SchemaCompiler(const json::value& root, Spelling spelling, const Dfa* allowed_text, Work& work)
+    : work_(work),
+      spelling_(spelling),
+      allowed_text_(allowed_text),
+      json_(grammar_, spelling),
+      reader_(root),
+      root_(root) {}
 
 absl::StatusOr<Grammar> SchemaCompiler::Run() {
   PENSTOCK_ASSIGN_OR_RETURN(const ExprId ref, RefTo({{.schema = &root_, .path = "#"}}));
@@ -100,7 +105,8 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileValues(const SchemaParts& parts,
   for (const json::value* value : values) {
     PENSTOCK_RETURN_IF_ERROR(HoldExprs());
     PENSTOCK_ASSIGN_OR_RETURN(const bool is_valid, IsValid(parts, *value));
-    if (is_valid) choices.push_back(json_.Value(*value));
+    if (!is_valid) continue;
+    choices.push_back(allowed_text_ == nullptr ? json_.Value(*value) : grammar_.Text(View(value->get_string())));
   }
   return choices.empty() ? grammar_.Never() : grammar_.Choice(std::move(choices));
 }

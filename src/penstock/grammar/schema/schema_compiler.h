@@ -37,7 +37,8 @@ struct StringSet {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(const json::value& root, Work& work);
+  // With `allowed_text`, strings are not JSON but text of this automaton. All of it must outlive the compiler.
+  SchemaCompiler(const json::value& root, Spelling spelling, const Dfa* allowed_text, Work& work);
 
   absl::StatusOr<Grammar> Run();
 
@@ -84,6 +85,8 @@ class SchemaCompiler {
   using Key = std::vector<std::tuple<const json::value*, bool, bool>>;
 
   Work& work_;
+  Spelling spelling_;
+  const Dfa* allowed_text_;
   Grammar grammar_;
   int64_t num_held_exprs_ = 0;
   JsonParts json_;

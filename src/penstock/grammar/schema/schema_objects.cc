@@ -131,7 +131,7 @@ absl::StatusOr<Dfa> SchemaCompiler::OtherNames(const std::vector<std::string>& n
   PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, CodePointDfa(of_names, of_names.Choice(std::move(choices)), work_));
   Dfa none;
   none.states.emplace_back();
-  return Complement(dfa.states.empty() ? none : dfa, kMaxCodePoint);
+  return Complement(dfa.states.empty() ? none : dfa);
 }
 
 // For each set of patterns, takes the names that match exactly these.
@@ -177,9 +177,9 @@ absl::StatusOr<ExprId> SchemaCompiler::OtherMembers(const SchemaParts& parts, co
       PENSTOCK_ASSIGN_OR_RETURN(const Dfa pattern,
                                 PatternDfa(*patterns[i].part, "patternProperties", patterns[i].pattern, true));
       PENSTOCK_ASSIGN_OR_RETURN(
-          dfa, Intersect(dfa, is_matched(i) ? pattern : Complement(pattern, kMaxCodePoint), kMaxPatternStates, work_));
+          dfa, Intersect(dfa, is_matched(i) ? pattern : Complement(pattern), kMaxPatternStates, work_));
     }
-    const ExprId name = json_.InQuotes(grammar_.Accepted(std::move(dfa), Spelling::kJson));
+    const ExprId name = json_.InQuotes(grammar_.Accepted(std::move(dfa), spelling_));
     choices.push_back(grammar_.Sequence({name, json_.Colon(), value}));
   }
   return choices.empty() ? grammar_.Never() : grammar_.Choice(std::move(choices));
@@ -214,7 +214,7 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
     ExprId expr = grammar_.Never();
     if (of_member.has_value()) {
       PENSTOCK_ASSIGN_OR_RETURN(const ExprId value, RefTo(*of_member));
-      expr = grammar_.Sequence({grammar_.Text(JsonQuoted(name)), json_.Colon(), value});
+      expr = grammar_.Sequence({json_.Quoted(name), json_.Colon(), value});
     }
     members.push_back({expr, is_required});
   }

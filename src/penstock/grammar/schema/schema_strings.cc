@@ -88,6 +88,7 @@ absl::StatusOr<Dfa> SchemaCompiler::PatternDfa(const SchemaPart& part, std::stri
 
 absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
   StringSet all;
+  if (allowed_text_ != nullptr) all = {.has_all = false, .dfa = *allowed_text_};
   const SchemaPart* last = &parts[0];
   const auto restrict_to = [&](const Dfa& dfa) -> absl::Status {
     if (all.has_all) {
@@ -116,12 +117,19 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
   }
   const CountRange lengths = CountsOf(parts, "minLength", "maxLength");
   if (all.has_all || (lengths.min == 0 && lengths.max == INT64_MAX)) return all;
+  int64_t max_length = kMaxPatternStates / 4;
+  if (allowed_text_ != nullptr) {
+    // Without tags the automaton is so small that far more characters can be counted.
+    Dfa no_tag;
+    no_tag.states.push_back({.edges = {{0, '<' - 1, 0}, {'<' + 1, kMaxCodePoint, 0}}, .calls = {}, .accepts = true});
+    PENSTOCK_RETURN_IF_ERROR(restrict_to(no_tag));
+    max_length /= std::max<int64_t>(1, std::ssize(all.dfa.states));
+  }
   if (lengths.min > lengths.max) return StringSet{.has_all = false};
   // Longer strings than the automaton has states are left out. They would be valid, too.
-  const CountRange counted = {lengths.min,
-                              lengths.max == INT64_MAX
-                                  ? lengths.max
-                                  : std::min<int64_t>(lengths.max, std::max(lengths.min, kMaxPatternStates / 4))};
+  const CountRange counted = {lengths.min, lengths.max == INT64_MAX
+                                               ? lengths.max
+                                               : std::min<int64_t>(lengths.max, std::max(lengths.min, max_length))};
   if ((counted.max == INT64_MAX ? counted.min : counted.max) > kMaxPatternStates) {
     return SchemaError(*last, "minLength", "it is too large beside pattern or format");
   }
@@ -130,8 +138,9 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
 }
 
 absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
-  const bool is_restricted = std::ranges::any_of(
-      parts, [](const SchemaPart& part) { return part.Find("pattern") != nullptr || part.Find("format") != nullptr; });
+  const bool is_restricted = allowed_text_ != nullptr || std::ranges::any_of(parts, [](const SchemaPart& part) {
+                               return part.Find("pattern") != nullptr || part.Find("format") != nullptr;
+                             });
   const CountRange lengths = CountsOf(parts, "minLength", "maxLength");
   if (!is_restricted) {
     if (lengths.min > lengths.max) return grammar_.Never();
@@ -144,15 +153,17 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
   // One simple pattern can be copied as it is, and may then count far.
   const bool has_lengths = lengths.min > 0 || lengths.max != INT64_MAX;
   const SchemaPart& part = PartWith(parts, "pattern");
-  const bool is_single = parts.size() == 1 && !has_lengths && part.Find("format") == nullptr;
+  const bool is_single =
+      allowed_text_ == nullptr && parts.size() == 1 && !has_lengths && part.Find("format") == nullptr;
   if (is_single) {
     const absl::StatusOr<ExprId> expr =
-        ParseRegex(View(part.Find("pattern")->get_string()), RegexMatch::kSearch, Spelling::kJson, grammar_);
+        ParseRegex(View(part.Find("pattern")->get_string()), RegexMatch::kSearch, spelling_, grammar_);
     if (!expr.ok()) return Annotate(expr.status(), Below(part.path, "pattern"));
     return json_.InQuotes(*expr);
   }
   PENSTOCK_ASSIGN_OR_RETURN(StringSet strings, StringsOf(parts));
-  return json_.InQuotes(grammar_.Accepted(std::move(strings.dfa), Spelling::kJson));
+  const ExprId text = grammar_.Accepted(std::move(strings.dfa), spelling_);
+  return allowed_text_ == nullptr ? json_.InQuotes(text) : text;
 }
 
 }  // namespace penstock::grammar

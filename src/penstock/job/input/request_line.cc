@@ -89,28 +89,29 @@ void ReadTools(FieldReader& fields, JobRequest& request) {
   if (tools == nullptr) return;
   if (const std::optional<ChatFault> fault = CheckChatTools(*tools); fault.has_value()) return Refuse(fields, fault);
   const json::array& list = tools->get_array();
-  request.has_one_call = !fields.Bool("parallel_tool_calls").value_or(true);
+  request.rule.has_one_call = !fields.Bool("parallel_tool_calls").value_or(true);
   const json::value* choice = fields.Find("tool_choice");
   const std::string_view word = choice != nullptr && choice->is_string() ? View(choice->get_string()) : "";
   if (word == "none" || list.empty()) return;
   request.chat.tools = *tools;
   if (choice == nullptr || word == "auto") return;
-  if (word == "required" && list.size() > 1) {
-    return fields.Fail("unsupported", "tool_choice", "\"required\" needs a single tool; name the tool instead");
-  }
+  request.rule.must_call = true;
+  if (word == "required") return;
   const std::string name = choice->is_object() ? NamedTool(choice->get_object()) : "";
-  if (word != "required" && name.empty()) {
+  if (name.empty()) {
     return fields.Fail(
         "invalid_request", "tool_choice",
         "expected \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
   }
-  for (const json::value& tool : list) {
+  const auto has_name = [&](const json::value& tool) {
     const json::object* function = FunctionOf(tool);
-    if (function == nullptr || (word != "required" && StringOf(*function, "name") != name)) continue;
-    request.forced_tool = std::string(json::serialize(tool));
-    return;
+    return function != nullptr && StringOf(*function, "name") == name;
+  };
+  if (!std::ranges::any_of(list, has_name)) {
+    return fields.Fail("invalid_request", "tool_choice", fmt::format("there is no tool {}", Excerpt(Printable(name))));
   }
-  fields.Fail("invalid_request", "tool_choice", fmt::format("there is no tool {}", Excerpt(Printable(name))));
+  request.rule.tool = name;
+  request.rule.has_one_call = true;
 }
 
 // Returns whether only Penstock may set this variable of a template.
@@ -165,7 +166,7 @@ void ReadContinuation(FieldReader& fields, JobRequest& request) {
   if (last == nullptr || StringOf(*last, "role") != "assistant" || last->contains("tool_calls")) {
     fields.Fail("invalid_request", kName, "expected a last message of the assistant that calls no tools");
   }
-  if (!request.forced_tool.empty()) {
+  if (request.rule.must_call) {
     fields.Fail("unsupported", kName, "an answer that must call a tool has no text; leave tool_choice out");
   }
 }
@@ -441,6 +442,10 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
   }
   ReadChoices(fields, line.request);
   line.request.format = ReadFormatFields(fields);
+  if (line.request.format.has_value() && line.request.chat.continues_last) {
+    fields.Fail("unsupported", line.request.format->field,
+                "a format is that of a whole message; leave it or continue_final_message out");
+  }
   if (line.request.format.has_value() && !line.request.choices.empty()) {
     fields.Fail("unsupported", line.request.format->field,
                 "a prompt with choices is only scored; leave one of the two out");

@@ -40,8 +40,7 @@ struct JobRequest {
   SamplingOverrides sampling;
   std::vector<std::string> bad_words;   // texts that the answer must not contain
   std::optional<RequestFormat> format;  // which answers follow; not with choices
-  std::string forced_tool;              // JSON of the tool that the answer must call; empty: none
-  bool has_one_call = false;            // of several calls in an answer, only the first counts
+  AnswerRule rule;                      // kChat, kTurns: which calls the answer has; its content is in `format`
   int64_t num_answers = 1;              // more than one: not for kTurns
   bool echoes_prompt = false;           // kCompletion: the answer begins with the prompt
   int shown_prompt_logprobs = -1;       // alternatives in the result's own field prompt_logprobs; -1: no such field

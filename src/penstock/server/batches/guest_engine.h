@@ -43,11 +43,13 @@ class GuestEngine : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     return host().TokenizeChat(chat);
   }
-  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat) const override {
-    return host().NewAnswerStream(prompt_ids, chat);
+  std::unique_ptr<AnswerStream> NewAnswerStream(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                const AnswerRule& rule) const override {
+    return host().NewAnswerStream(prompt_ids, chat, rule);
   }
-  absl::StatusOr<ForcedCall> ForceCall(std::span<const TokenId> prompt_ids, std::string_view tool) const override {
-    return host().ForceCall(prompt_ids, tool);
+  absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(std::span<const TokenId> prompt_ids, const Chat& chat,
+                                                             const AnswerRule& rule) const override {
+    return host().FormatOfAnswer(prompt_ids, chat, rule);
   }
   absl::StatusOr<std::shared_ptr<const Constraint>> CompileFormat(const OutputFormat& format) const override {
     return host().CompileFormat(format);
