@@ -318,6 +318,45 @@ class AutomatonBuilder {
   Automaton automaton_;
 };
 
+namespace {
+
+// Whether all characters beyond ASCII lead from a state back to it.
+bool LoopsOverWide(const Automaton& automaton, int32_t idx) {
+  // The bytes of UTF-8: ranges of first bytes, and of the second ones; all further ones are any continuation.
+  struct Lead {
+    uint8_t first, last, second_first, second_last;
+    int num_bytes;
+  };
+  constexpr Lead kLeads[] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
+                             {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+                             {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
+  // Returns the one state to which all bytes of a range lead, or -1.
+  const auto next = [&](int32_t from, int first, int last) -> int32_t {
+    const int32_t target = from < 0 ? -1 : automaton.Next(from, static_cast<uint8_t>(first));
+    for (int byte = first + 1; byte <= last && target >= 0; ++byte) {
+      if (automaton.Next(from, static_cast<uint8_t>(byte)) != target) return -1;
+    }
+    return target < 0 || !(target == idx || automaton.IsPlain(target)) ? -1 : target;
+  };
+  for (const Lead& lead : kLeads) {
+    for (int byte = lead.first; byte <= lead.last; ++byte) {
+      int32_t state = next(idx, byte, byte);
+      state = next(state, lead.second_first, lead.second_last);
+      for (int i = 2; i < lead.num_bytes; ++i) state = next(state, 0x80, 0xBF);
+      if (state != idx) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+ByteClasses Automaton::LoopClasses(int32_t idx) const {
+  ByteClasses loops = LoopsOverWide(*this, idx) ? kWideClass : 0, leaves = 0;
+  for (uint8_t byte = 0; byte < 0x80; ++byte) (Next(idx, byte) == idx ? loops : leaves) |= ClassOf(byte);
+  return loops & ~leaves;
+}
+
 absl::StatusOr<Automaton> Compile(const Grammar& grammar, Work& work) {
   PENSTOCK_ASSIGN_OR_RETURN(GrammarFacts facts, FactsOf(grammar, work));
   return AutomatonBuilder(grammar, std::move(facts), work).Run();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/grammar/byte_classes.h"
 #include "penstock/grammar/grammar.h"
 
 namespace penstock::grammar {
@@ -67,6 +68,8 @@ class Automaton {
     const State& state = states_[idx];
     return state.num_edges > 0 && (may_accept || !state.accepts) && state.num_calls == 0;
   }
+  // Returns the classes of bytes that lead from the state back to it, if they are all that follows.
+  ByteClasses LoopClasses(int32_t idx) const;
   // Whether a rule ends in the state, and cannot go on.
   bool IsEnd(int32_t idx) const {
     const State& state = states_[idx];

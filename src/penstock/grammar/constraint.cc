@@ -16,9 +16,10 @@ namespace {
 // Follows all tokens below some nodes of the trie at once.
 class TrieWalk {
  public:
-  TrieWalk(Matcher& matcher, const TokenTrie& trie) : matcher_(matcher), nodes_(trie.nodes()) {}
+  TrieWalk(Matcher& matcher, const TokenTrie& trie) : matcher_(matcher), trie_(trie), nodes_(trie.nodes()) {}
 
-  // Visits each node from `first` to `end` behind whose bytes a thread is left or the text is complete.
+  // Visits each node from `first` to `end` behind whose bytes a thread is left or the text is complete. The last
+  // argument of a visit is how many nodes below it are the same and get no visits of their own.
   template <typename Visit>
   void Run(uint32_t first, uint32_t end, std::span<const Thread> start, const Visit& visit) {
     threads_.assign(start.begin(), start.end());
@@ -36,8 +37,10 @@ class TrieWalk {
         }
         const bool ends = threads_[from].stack == kNoStack && matcher_.automaton().state(next).accepts;
         if (matcher_.automaton().IsPlain(next, ends)) {
-          visit(i, node, ends);
-          ++i;
+          const bool loops = node.num_below > 0 && (trie_.classes_below(i) & ~LoopClasses(next)) == 0;
+          visit(i, node, ends, loops ? node.num_below : 0);
+          i += loops ? 1 + node.num_below : 1;
+          if (loops) continue;
           if (node.num_below == 0) continue;
           levels_.push_back({.end = i + node.num_below, .first_thread = to, .num_stacks = num_stacks});
           threads_.push_back({next, threads_[from].stack});
@@ -48,7 +51,7 @@ class TrieWalk {
       from_.assign(threads_.begin() + static_cast<int64_t>(from), threads_.end());
       const bool complete = matcher_.Step(from_, static_cast<uint8_t>(node.byte), threads_);
       const bool lives = threads_.size() > to;
-      if (lives || complete) visit(i, node, complete);
+      if (lives || complete) visit(i, node, complete, 0);
       if (lives && node.num_below > 0) {
         levels_.push_back({.end = i + 1 + node.num_below, .first_thread = to, .num_stacks = num_stacks});
         ++i;
@@ -68,6 +71,11 @@ class TrieWalk {
     size_t first_thread = 0;  // in threads_, up to the next level's first one
     size_t num_stacks = 0;    // before the level
   };
+  ByteClasses LoopClasses(int32_t state) {
+    const auto [found, is_new] = loop_classes_.try_emplace(state, 0);
+    if (is_new) found->second = matcher_.automaton().LoopClasses(state);
+    return found->second;
+  }
   void Leave() {
     threads_.resize(levels_.back().first_thread);
     matcher_.stacks().Rewind(levels_.back().num_stacks);
@@ -75,10 +83,32 @@ class TrieWalk {
   }
 
   Matcher& matcher_;
+  const TokenTrie& trie_;
   std::span<const TokenTrie::Node> nodes_;
+  absl::flat_hash_map<int32_t, ByteClasses> loop_classes_;
   std::vector<Thread> threads_, from_;
   std::vector<Level> levels_;
 };
+
+// Adds the tokens that end at some nodes that follow each other.
+void AddTokens(const TokenTrie& trie, uint32_t first, uint32_t count, std::span<uint64_t> mask) {
+  for (const TokenTrie::Node& node : trie.nodes().subspan(first, count)) {
+    if (node.token >= 0) AddToken(mask, node.token);
+  }
+}
+
+// Returns the classes of the bytes that may come next.
+ByteClasses FirstClasses(const Automaton& automaton, std::span<const Thread> threads) {
+  ByteClasses classes = 0;
+  for (const Thread& thread : threads) {
+    for (const ByteEdge& edge : automaton.edges(automaton.state(thread.state))) {
+      for (int byte = edge.first; byte <= edge.last; ++byte) {
+        classes |= byte < 0x80 ? ClassOf(static_cast<uint8_t>(byte)) : kWideClass | kOtherClass;
+      }
+    }
+  }
+  return classes;
+}
 
 }  // namespace
 
@@ -165,14 +195,15 @@ std::shared_ptr<const grammar::Part> ConstraintState::PartOf(const Matcher& matc
   const grammar::TokenTrie& trie = constraint_->trie();
   auto part = std::make_shared<grammar::Part>();
   grammar::TokenMask allowed(grammar::MaskWords(trie.vocab_size()), 0);
-  const auto visit = [&](uint32_t i, const grammar::TokenTrie::Node& node, bool complete) {
-    if (node.token >= 0) grammar::AddToken(allowed, node.token);
-    if (complete && node.num_below > 0) part->exits.push_back(i);
+  const auto visit = [&](uint32_t i, const grammar::TokenTrie::Node& node, bool complete, uint32_t num_alike) {
+    grammar::AddTokens(trie, i, 1 + num_alike, allowed);
+    if (complete && node.num_below > 0) (num_alike > 0 ? part->open_exits : part->exits).push_back(i);
   };
   grammar::TrieWalk(inner, trie).Run(0, static_cast<uint32_t>(trie.nodes().size()), {&start, 1}, visit);
   if (inner.num_steps() > kMaxMaskSteps || inner.has_overflown()) return nullptr;
   part->allowed = grammar::CompactMask(allowed);
   part->exits.shrink_to_fit();
+  part->open_exits.shrink_to_fit();
   constraint_->cache().AddPart(key, part);
   return part;
 }
@@ -193,13 +224,21 @@ absl::Status ConstraintState::AllowedTokens(std::span<uint64_t> mask) const {
     if (part == nullptr) return too_much;
     part->allowed.AddTo(allowed);
     std::vector<Thread> around;
-    if (part->exits.empty() || outer == grammar::kNoStack) continue;
+    if ((part->exits.empty() && part->open_exits.empty()) || outer == grammar::kNoStack) continue;
     matcher.Return(outer, around);
-    for (const uint32_t exit : part->exits) {
+    // The next byte behind the call is mostly one that is nowhere below.
+    const grammar::ByteClasses first = grammar::FirstClasses(matcher.automaton(), around);
+    const auto follow = [&](uint32_t exit) {
+      if ((trie.classes_below(exit) & first) == 0) return;
       walk.Run(exit + 1, exit + 1 + trie.nodes()[exit].num_below, around,
-               [&](uint32_t, const grammar::TokenTrie::Node& node, bool) {
-                 if (node.token >= 0) grammar::AddToken(allowed, node.token);
+               [&](uint32_t i, const grammar::TokenTrie::Node&, bool, uint32_t num_alike) {
+                 grammar::AddTokens(trie, i, 1 + num_alike, allowed);
                });
+    };
+    for (const uint32_t exit : part->exits) follow(exit);
+    for (const uint32_t open : part->open_exits) {
+      if ((trie.classes_below(open) & first) == 0) continue;
+      for (uint32_t exit = open; exit <= open + trie.nodes()[open].num_below; ++exit) follow(exit);
     }
     if (matcher.num_steps() > kMaxMaskSteps || matcher.has_overflown()) return too_much;
   }

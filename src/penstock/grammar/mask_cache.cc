@@ -37,8 +37,8 @@ std::shared_ptr<const Part> MaskCache::FindPart(const Key& key) const {
 
 void MaskCache::AddPart(const Key& key, std::shared_ptr<const Part> part) {
   const std::scoped_lock lock(mutex_);
-  Count(part->allowed.memory_bytes() + part->exits.capacity() * sizeof(uint32_t) + key.capacity() * sizeof(int32_t) +
-        sizeof(Part));
+  Count(part->allowed.memory_bytes() + (part->exits.capacity() + part->open_exits.capacity()) * sizeof(uint32_t) +
+        key.capacity() * sizeof(int32_t) + sizeof(Part));
   parts_.try_emplace(key, std::move(part));
 }
 

@@ -32,6 +32,8 @@ struct Part {
   CompactMask allowed;
   // The nodes of the trie behind which the call has ended. What is below them depends on the calls around it.
   std::vector<uint32_t> exits;
+  // The call has ended behind these nodes, too, and behind all that are below them.
+  std::vector<uint32_t> open_exits;
 };
 
 // The masks of all constraints of a model, and their parts, as far as they are known. When they reach the limit, all

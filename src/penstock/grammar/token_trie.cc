@@ -4,12 +4,28 @@
 #include <numeric>
 
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock::grammar {
 namespace {
 
 // Bytes that UTF-8 does not have.
 constexpr char kMarkBegin = '\xFF', kMarkEnd = '\xFE';
+
+// Returns for each place of a text which classes of bytes are behind it.
+std::vector<ByteClasses> ClassesBehind(std::string_view text) {
+  std::vector<ByteClasses> behind(text.size() + 1, 0);
+  for (size_t i = text.size(); i-- > 0;) {
+    const DecodedRune rune = DecodeUtf8(text, i);
+    const auto num_bytes = static_cast<size_t>(rune.num_bytes);
+    if (static_cast<uint8_t>(text[i]) < 0x80) {
+      behind[i] = ClassOf(static_cast<uint8_t>(text[i])) | behind[i + 1];
+    } else {
+      behind[i] = rune.valid ? kWideClass | behind[i + num_bytes] : kOtherClass;
+    }
+  }
+  return behind;
+}
 
 }  // namespace
 
@@ -52,7 +68,7 @@ uint64_t TokenTrie::MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size) {
   uint64_t num_bytes = static_cast<uint64_t>(vocab_size) * (sizeof(uint32_t) + 1);
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     const size_t num_around = tokenizer.IsMark(id) ? 2 : 0;
-    num_bytes += (sizeof(Node) + 1) * (tokenizer.TokenText(id).size() + num_around);
+    num_bytes += (sizeof(Node) + sizeof(ByteClasses) + 1) * (tokenizer.TokenText(id).size() + num_around);
   }
   return num_bytes;
 }
@@ -85,12 +101,16 @@ TokenTrie::TokenTrie(std::span<const std::string> texts) : changed_at_start_(Mas
     for (size_t i = shared; i < text.size(); ++i) {
       path.push_back(nodes_.size());
       nodes_.push_back({.byte = static_cast<uint8_t>(text[i])});
+      classes_below_.push_back(0);
     }
+    const std::vector<ByteClasses> behind = ClassesBehind(text);
+    for (size_t i = 0; i < text.size(); ++i) classes_below_[path[i]] |= behind[i + 1];
     nodes_.back().token = id;
     last = text;
   }
   close(0);
   nodes_.shrink_to_fit();
+  classes_below_.shrink_to_fit();
 }
 
 }  // namespace penstock::grammar

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/grammar/byte_classes.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock::grammar {
@@ -40,6 +41,8 @@ class TokenTrie {
   explicit TokenTrie(std::span<const std::string> texts);
 
   std::span<const Node> nodes() const { return nodes_; }
+  // Returns the classes of all bytes below a node. They are kWideClass only if whole characters begin behind the node.
+  ByteClasses classes_below(uint32_t node) const { return classes_below_[node]; }
   int64_t vocab_size() const { return static_cast<int64_t>(ends_.size()); }
   std::string_view Text(TokenId id) const {
     const uint32_t begin = id == 0 ? 0 : ends_[id - 1];
@@ -50,13 +53,14 @@ class TokenTrie {
   size_t longest_token() const { return longest_token_; }
 
   uint64_t memory_bytes() const {
-    return nodes_.capacity() * sizeof(Node) + ends_.capacity() * sizeof(uint32_t) + bytes_.capacity() +
-           changed_at_start_.capacity() * sizeof(uint64_t);
+    return nodes_.capacity() * (sizeof(Node) + sizeof(ByteClasses)) + ends_.capacity() * sizeof(uint32_t) +
+           bytes_.capacity() + changed_at_start_.capacity() * sizeof(uint64_t);
   }
 
  private:
   std::vector<Node> nodes_;
-  std::vector<uint32_t> ends_;  // [vocab_size]: of each text in bytes_
+  std::vector<ByteClasses> classes_below_;  // [nodes]
+  std::vector<uint32_t> ends_;              // [vocab_size]: of each text in bytes_
   std::string bytes_;
   TokenMask changed_at_start_;
   size_t longest_token_ = 0;
