@@ -49,6 +49,11 @@ QWEN3 = dict(family="qwen3_moe", hidden_size=32, intermediate_size=40, moe_inter
              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              num_experts=8, num_experts_per_tok=4, norm_topk_prob=True, vocab_size=96,
              rope_theta=1e6)
+QWEN3_NEXT = dict(family="qwen3_next", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
+                  shared_expert_intermediate_size=28, num_hidden_layers=4, num_attention_heads=4,
+                  num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+                  linear_key_head_dim=16, linear_value_head_dim=16, num_experts=8, num_experts_per_tok=4, vocab_size=96,
+                  rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25))
 OLMOE = dict(family="olmoe", hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=4, num_experts=16, num_experts_per_tok=8, norm_topk_prob=False, vocab_size=96,
              rope_theta=10000.0, pad_token_id=1)
@@ -136,6 +141,16 @@ VARIANTS = {
     "mixtral-sliding": dict(MIXTRAL, sliding_window=16),
     "mixtral-bf16": dict(MIXTRAL, dtype="bfloat16", hidden_size=64, shard="90KB"),
     "mixtral-f16": dict(MIXTRAL, dtype="float16"),
+    "qwen3next-tiny": dict(QWEN3_NEXT, layout="plain"),
+    # One key head for three value heads whose states are not square; two layers in a row with attention.
+    "qwen3next-odd": dict(QWEN3_NEXT, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
+                          shared_expert_intermediate_size=23, num_hidden_layers=5, num_attention_heads=3,
+                          num_key_value_heads=1, head_dim=24, linear_num_key_heads=1, linear_num_value_heads=3,
+                          linear_key_head_dim=7, linear_value_head_dim=21, linear_conv_kernel_dim=3, num_experts=5,
+                          num_experts_per_tok=3, norm_topk_prob=False, mlp_only_layers=[1], layout="plain",
+                          layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
+                                       "full_attention"],
+                          rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
     "qwen3moe-tiny": dict(QWEN3, layout="plain"),
     "qwen3moe-odd": dict(QWEN3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
                          num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=3,
@@ -267,6 +282,7 @@ VARIANTS = {
 FAMILIES = {
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "qwen3_next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
     "olmoe": (transformers.OlmoeConfig, transformers.OlmoeForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "phimoe": (transformers.PhimoeConfig, transformers.PhimoeForCausalLM),

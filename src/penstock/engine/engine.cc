@@ -120,7 +120,8 @@ class EngineImpl : public InstrumentedEngine {
             .prompt = sequence.token_ids(),
             .first_needed_row = sequence.first_needed_row(),
             .max_positions = sequence.max_positions(),
-            .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens()),
+            .shares_pages = shares_prefixes_ && model_->config.num_recurrent_layers() == 0 &&
+                            !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens()),
             .num_encoded = sequence.num_encoded()};
   }
   void Admit();
@@ -337,6 +338,7 @@ void EngineImpl::Admit() {
       return;  // tries again after a running sequence released its pages
     }
     sequence.kv().emplace(*std::move(kv));
+    broken_.Update(executor_->kv_cache().Clear(sequence.kv()->state_pages()));
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
       broken_.Update(executor_->kv_cache().Clear(sequence.kv()->pages()));
@@ -353,7 +355,8 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
     batch_.AddRow(sequence.token_id(pos), pos, sequence.kv()->pages(), static_cast<uint32_t>(sequence.id()),
                   policy().kv_window,
-                  sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.num_prompt_tokens());
+                  sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.num_prompt_tokens(),
+                  sequence.kv()->state_pages());
     sequence_of_row_.push_back(&sequence);
     const bool is_last = pos + 1 == first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
     if (is_last || sequence.wants_prompt_logprobs(pos + 1)) batch_.logit_rows.push_back(batch_.num_rows() - 1);
@@ -530,6 +533,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids, int64_t num_e
                                                      .max_positions = num_ids,
                                                      .shares_pages = false});
   PENSTOCK_CHECK(kv.has_value());  // the plan has room for one sequence of the whole context
+  PENSTOCK_RETURN_IF_ERROR(executor_->kv_cache().Clear(kv->state_pages()));
   absl::Status failed;
   for (int64_t begin = 0, end = 0; begin < num_ids && broken_.ok() && failed.ok(); begin = end) {
     end = std::min(num_ids, begin + policy().pass_limits().max_rows_of_sequence());
@@ -538,7 +542,8 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids, int64_t num_e
     batch_.Clear();
     kv->Open(ids, end);
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_encoded > 0 ? num_encoded : num_ids);
+      batch_.AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_encoded > 0 ? num_encoded : num_ids,
+                    kv->state_pages());
       if (!encodes) batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();

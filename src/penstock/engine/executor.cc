@@ -320,6 +320,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .rank_rows = rank_rows.has_value() ? &*rank_rows : nullptr,
              .comm = formats_.comm,
              .kv = kv_cache_->layer(0),
+             .states = &kv_cache_->states(),
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),
              .rates = &rates_,

@@ -221,6 +221,56 @@ struct CombineArgs {
   float scale = 1;
 };
 
+// The convolutions see at most this many positions.
+inline constexpr int64_t kMaxConvWidth = 16;
+
+// A convolution of each channel over the positions of one sequence, and SiLU of it, in place:
+//   sum = sum over i < width of weight[i] * x[row - width + 1 + i],   x[row] = sum / (1 + exp(-sum)),
+// summed from the oldest position on. `state` holds the inputs before the first row, the oldest first, and then those
+// before the row that follows the last.
+struct ShortConvArgs {
+  int64_t num_rows;
+  int64_t num_channels;
+  int64_t width;  // 2..kMaxConvWidth
+  float* x;       // [num_rows, num_channels]
+  int64_t x_stride;
+  const float* weight;  // [width, num_channels]
+  int64_t weight_stride;
+  float* state;  // [width - 1, num_channels]
+  int64_t state_stride;
+};
+
+// The gates of one row, in place: beta = 1 / (1 + exp(-beta)), decay = exp(-exp(decay_log) * log(1 + exp(decay +
+// decay_bias))).
+struct DeltaGatesArgs {
+  int64_t num_heads;
+  const float* decay_bias;  // [num_heads], like the others
+  const float* decay_log;
+  float* beta;
+  float* decay;
+};
+
+// The gated delta rule (DeltaNet in model/model_config.h) on the state of one value head, for rows of one sequence. The
+// sums S^T k and S^T q are one accumulator for each column, which takes the key's dims in increasing order. k . q is
+// summed as a sum of squares is. Then
+//   delta = (v - decay * S^T k) * beta,   out = fma(k . q, delta, decay * S^T q),   S = fma(k, delta, decay * S).
+struct DeltaRuleArgs {
+  int64_t num_rows;
+  int64_t key_dim;
+  int64_t value_dim;
+  const float* q;    // [num_rows, key_dim], of length 1 / sqrt(key_dim)
+  const float* k;    // [num_rows, key_dim], of length 1
+  int64_t k_stride;  // of q, too
+  const float* v;    // [num_rows, value_dim]
+  int64_t v_stride;
+  const float* decay;  // [num_rows]
+  const float* beta;   // [num_rows]
+  int64_t gate_stride;
+  float* state;  // [key_dim, value_dim]
+  float* out;    // [num_rows, value_dim]
+  int64_t out_stride;
+};
+
 // Values of a softmax are taken in blocks of this size.
 inline constexpr int64_t kSoftmaxBlock = 64;
 
@@ -245,6 +295,11 @@ struct KernelTable {
   void (*store_kv)(const StoreKvArgs& args);
   void (*attention)(const AttentionArgs& args);
   void (*combine)(const CombineArgs& args);
+  void (*short_conv)(const ShortConvArgs& args);
+  void (*delta_gates)(const DeltaGatesArgs& args);
+  void (*delta_rule)(const DeltaRuleArgs& args);
+  // Computes target *= 1 / (1 + exp(-gate)).
+  void (*scale_by_sigmoid)(const float* gate, int64_t count, float* target);
   // Computes target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. `target` may be `source`.
   void (*exp)(const float* source, int64_t count, float* target);
   // Writes the largest value of each block of kSoftmaxBlock. Returns whether all values are finite; if not, maxima may

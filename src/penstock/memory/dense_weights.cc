@@ -250,8 +250,11 @@ class Loader final : public Visitor {
       const uint64_t first = row * row_elements, count = num_rows * row_elements;
       ReadRowsOf(tensor, static_cast<int64_t>(row), static_cast<int64_t>(num_rows));
       if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);
-      Put(target + first * target_bytes, count * target_bytes,
-          [&](std::byte* part) { Convert(tensor.dtype, bounce_.data(), count, target_dtype, part); });
+      Put(target + first * target_bytes, count * target_bytes, [&](std::byte* part) {
+        Convert(tensor.dtype, bounce_.data(), count, target_dtype, part);
+        if (tensor.added == 0) return;
+        for (float& value : std::span(reinterpret_cast<float*>(part), count)) value += tensor.added;
+      });
     }
     if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
   }

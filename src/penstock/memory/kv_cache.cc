@@ -1,5 +1,7 @@
 #include "penstock/memory/kv_cache.h"
 
+#include <algorithm>
+
 #include "penstock/base/status.h"
 
 namespace penstock {
@@ -14,8 +16,9 @@ std::string_view KvFormatName(KvFormat format) {
 }
 
 uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
-  return static_cast<uint64_t>(config.num_kv_layers() * config.num_kv_heads *
-                               KvBlock{format, config.head_dim, config.values_in_key()}.bytes());
+  const int64_t kv_bytes =
+      config.num_kv_layers() * config.num_kv_heads * KvBlock{format, config.head_dim, config.values_in_key()}.bytes();
+  return std::max(static_cast<uint64_t>(kv_bytes), RecurrentState::MinPageBytes(config));
 }
 
 absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages,
@@ -26,6 +29,7 @@ absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& confi
   cache.block_bytes_ = KvBlock{format, config.head_dim, config.values_in_key()}.bytes();
   cache.num_pages_ = num_pages;
   cache.page_bytes_ = PageBytes(config, format);
+  cache.states_ = RecurrentState(config, cache.page_bytes_);
   cache.memory_ = &memory;
   cache.by_heads_ = ranks.by_heads;
   cache.rank_ = ranks.by_heads ? ranks.rank : 0;

@@ -1,6 +1,7 @@
 // The KV cache of one tier: pages of kPageTokens positions in one arena. prefix_cache.h gives them out.
 //
-// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h).
+// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h). Other pages hold
+// recurrent states (recurrent_state.h).
 //
 // If several ranks share the heads, each holds the entries of its heads for the sequences of all ranks: equally many
 // pages of each rank. It gives out its own pages; the other ranks name theirs by their numbers.
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/prefix_cache.h"
+#include "penstock/memory/recurrent_state.h"
 #include "penstock/model/model_config.h"
 #include "penstock/parallel/rank_split.h"
 #include "penstock/tensor/kv_block.h"
@@ -65,6 +67,8 @@ class KvCache {
     const int64_t idx = (address - arena_.data()) / static_cast<int64_t>(page_bytes_);
     return KvPageId{static_cast<int32_t>(idx - rank_ * num_pages_)};
   }
+  // Returns where the recurrent state of a sequence lies in pages of its own.
+  const RecurrentState& states() const { return states_; }
   // Fills the pages with zeros.
   absl::Status Clear(std::span<std::byte* const> pages);
   // Copies a whole page. REQUIRES: no task uses `to`, or writes to `from`.
@@ -98,6 +102,7 @@ class KvCache {
   bool by_heads_ = false;
   std::vector<PageCopy> copies_;
   uint64_t page_bytes_ = 0;
+  RecurrentState states_;
   Memory* memory_ = nullptr;
   Arena arena_;
   std::unique_ptr<PrefixCache> prefixes_;

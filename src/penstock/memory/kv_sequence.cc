@@ -50,7 +50,8 @@ int64_t KvSequence::NumShared(const Args& args) { return std::ssize(SharedPages(
 std::optional<KvSequence> KvSequence::Create(const Args& args) {
   const PrefixCache& prefixes = args.cache.prefixes();
   const int64_t num_needed = args.window.NumPages(args.max_positions);
-  int64_t num_taken = num_needed;  // of the pages that nobody holds
+  const int64_t num_of_state = args.cache.states().num_pages();
+  int64_t num_taken = num_needed + num_of_state;  // of the pages that nobody holds
   int64_t num_reserved = prefixes.num_reserved();
   const std::vector<KvPageId> shared = SharedPages(args);
   for (int64_t i = 0; i < std::ssize(shared); ++i) {
@@ -64,7 +65,7 @@ std::optional<KvSequence> KvSequence::Create(const Args& args) {
     KvSequence sequence(args, /*finds_pages=*/true);
     if (sequence.CopyEncoded(args)) return sequence;
   }
-  if (num_needed + num_reserved > prefixes.num_available()) return std::nullopt;
+  if (num_needed + num_of_state + num_reserved > prefixes.num_available()) return std::nullopt;
   return KvSequence(args, /*finds_pages=*/false);
 }
 
@@ -91,6 +92,10 @@ KvSequence::KvSequence(const Args& args, bool finds_pages)
       pages_(static_cast<size_t>(args.window.NumPages(args.max_positions)), kNoKvPage),
       addresses_(pages_.size()) {
   while (num_pages_ < std::ssize(pages_)) AddPage(args.prompt, num_pages_++);
+  for (int64_t i = 0; i < cache_->states().num_pages(); ++i) {
+    state_pages_.push_back(cache_->prefixes().Take());
+    state_addresses_.push_back(cache_->address(state_pages_.back()));
+  }
 }
 
 KvSequence::KvSequence(KvSequence&& other) noexcept
@@ -104,10 +109,13 @@ KvSequence::KvSequence(KvSequence&& other) noexcept
       root_(other.root_),
       num_pages_(other.num_pages_),
       pages_(std::move(other.pages_)),
-      addresses_(std::move(other.addresses_)) {}
+      addresses_(std::move(other.addresses_)),
+      state_pages_(std::move(other.state_pages_)),
+      state_addresses_(std::move(other.state_addresses_)) {}
 
 KvSequence::~KvSequence() {
   if (cache_ == nullptr) return;
+  for (const KvPageId page : state_pages_) cache_->prefixes().Release(page);
   const int64_t num_sinks = std::min(window_.on() ? window_.sink_pages() : 0, std::ssize(pages_));
   const int64_t num_others = std::ssize(pages_) - num_sinks;
   for (int64_t i = 1; i <= num_others; ++i) ReleasePage(num_pages_ - i);

@@ -45,6 +45,8 @@ class KvSequence {
 
   // Returns the pages as RowBatch::AddRow() takes them. Valid until Open().
   std::span<std::byte* const> pages() const { return addresses_; }
+  // Returns the pages of the sequence's recurrent state. They are zeros at the start.
+  std::span<std::byte* const> state_pages() const { return state_addresses_; }
   // Returns the page of an opened position that is still in the window.
   KvPageId page_at(int64_t pos) const { return pages_[SlotOf(pos / KvCache::kPageTokens)]; }
 
@@ -85,6 +87,8 @@ class KvSequence {
   int64_t num_pages_ = 0;              // also those that have left the ring
   std::vector<KvPageId> pages_;        // [num_slots]
   std::vector<std::byte*> addresses_;  // [num_slots]
+  std::vector<KvPageId> state_pages_;
+  std::vector<std::byte*> state_addresses_;  // [state_pages_.size()]
 };
 
 }  // namespace penstock

@@ -32,7 +32,15 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     qkv_.Add(formats.attention, config.q_dim(), dim);
     qkv_.Add(formats.attention, config.kv_dim(), dim);
     qkv_.Add(formats.attention, config.kv_dim(), dim);
+    qkv_.Add(formats.attention, config.attention_gate ? config.attended_dim() : 0, dim);
     o_.Add(formats.attention, dim, config.q_dim());
+  }
+  if (const DeltaNet& d = config.delta_net; d.is_on()) {
+    for (const int64_t cols : {d.num_channels(), d.values_dim(), d.num_value_heads, d.num_value_heads}) {
+      delta_in_.Add(formats.attention, cols, dim);
+    }
+    delta_out_.Add(formats.attention, dim, d.values_dim());
+    state_values_ = static_cast<double>(d.num_value_heads * d.key_dim * d.value_dim);
   }
   if (config.encoder.is_on()) {
     cross_q_.Add(formats.attention, config.q_dim(), dim);
@@ -53,9 +61,10 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
 }
 
 OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) const {
-  OperationCost cost = PreAttention(num_rows);
+  const bool is_recurrent = context.recurrent_rows > 0;
+  OperationCost cost = PreAttention(num_rows, is_recurrent);
   cost += AttentionCore(context);
-  cost += PostAttention(num_rows);
+  cost += PostAttention(num_rows, is_recurrent);
   return cost;
 }
 
@@ -66,6 +75,12 @@ OperationCost ModelCost::CrossProjections(int64_t num_rows) const {
 }
 
 OperationCost ModelCost::AttentionCore(const Context& context) const {
+  if (context.recurrent_rows > 0) {
+    // S^T k, S^T q and the update of S: seven operations for each value. Each sequence's S is read and written.
+    const double flops = 7 * state_values_ * static_cast<double>(context.recurrent_rows);
+    const auto bytes = static_cast<uint64_t>(8 * state_values_ * static_cast<double>(context.num_states));
+    return {flops, bytes, bytes, flops};
+  }
   // Counts q . k and p . v of every head.
   const uint64_t kv_bytes = kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
   const double flops = 2.0 * static_cast<double>(attention_dim_) * static_cast<double>(context.seen_tokens);

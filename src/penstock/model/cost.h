@@ -45,11 +45,18 @@ class ModelCost {
   struct Context {
     int64_t seen_tokens = 0;  // positions that each row sees, summed up over all rows
     int64_t read_tokens = 0;  // positions that are read, summed up over the sequences
+    // In a recurrent layer instead: rows, and sequences whose states are read and written.
+    int64_t recurrent_rows = 0;
+    int64_t num_states = 0;
   };
   OperationCost Attention(int64_t num_rows, const Context& context) const;
-  OperationCost PreAttention(int64_t num_rows) const { return Product(qkv_, num_rows); }
+  OperationCost PreAttention(int64_t num_rows, bool is_recurrent = false) const {
+    return Product(is_recurrent ? delta_in_ : qkv_, num_rows);
+  }
   OperationCost AttentionCore(const Context& context) const;
-  OperationCost PostAttention(int64_t num_rows) const { return Product(o_, num_rows); }
+  OperationCost PostAttention(int64_t num_rows, bool is_recurrent = false) const {
+    return Product(is_recurrent ? delta_out_ : o_, num_rows);
+  }
   // Cross-attention of one layer of a decoder: the projections of queries and of outputs around its AttentionCore(),
   // and the K and V of a prompt's rows.
   OperationCost CrossProjections(int64_t num_rows) const;
@@ -88,7 +95,8 @@ class ModelCost {
   int64_t num_topk_;
   int64_t num_experts_;
   uint64_t kv_bytes_ = 0;
-  Matrices qkv_, o_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
+  double state_values_ = 0;  // of a sequence in one recurrent layer
+  Matrices qkv_, o_, delta_in_, delta_out_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
 };
 
 }  // namespace penstock

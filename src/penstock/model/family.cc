@@ -6,10 +6,10 @@ namespace penstock {
 namespace {
 
 constexpr std::array kFamilies = {
-    &kMixtral,    &kOlmoe,       &kQwen2Moe,      &kQwen3Moe,   &kPhimoe,     &kGraniteMoe, &kGraniteMoeShared,
-    &kGlm4Moe,    &kGlm4MoeLite, &kSolarOpen,     &kErnie45Moe, &kDots1,      &kDbrx,       &kDeepseekV2,
-    &kDeepseekV3, &kGptOss,      &kArctic,        &kMinimaxM2,  &kHunyuanMoe, &kExaoneMoe,  &kFlint,
-    &kHyV3,       &kMellum,      &kGraniteMoeSwa, &kSwitch};
+    &kMixtral,       &kOlmoe,       &kQwen2Moe,  &kQwen3Moe,   &kQwen3Next, &kPhimoe, &kGraniteMoe, &kGraniteMoeShared,
+    &kGlm4Moe,       &kGlm4MoeLite, &kSolarOpen, &kErnie45Moe, &kDots1,     &kDbrx,   &kDeepseekV2, &kDeepseekV3,
+    &kGptOss,        &kArctic,      &kMinimaxM2, &kHunyuanMoe, &kExaoneMoe, &kFlint,  &kHyV3,       &kMellum,
+    &kGraniteMoeSwa, &kSwitch};
 
 }  // namespace
 

@@ -23,6 +23,7 @@ struct StoredName {
   std::string_view stored;
   bool is_transposed = false;   // stored as [inputs, outputs] of one expert
   bool is_interleaved = false;  // the weights of this stored name have alternating rows
+  bool is_grouped = false;      // each group of heads has rows of all weights of this stored name, one after another
   bool is_paired = false;       // rows that RoPE rotates together are neighbours in each head (RowPlaces::head_rows)
 };
 
@@ -89,6 +90,7 @@ extern const Family kMixtral;
 extern const Family kOlmoe;
 extern const Family kQwen2Moe;
 extern const Family kQwen3Moe;
+extern const Family kQwen3Next;
 extern const Family kPhimoe;
 extern const Family kGraniteMoe;
 extern const Family kGraniteMoeShared;

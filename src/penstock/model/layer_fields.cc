@@ -47,6 +47,20 @@ void RotateWithWindowOnly(ModelConfig& config) {
   for (const bool has_window : config.layer_has_window) config.layer_rope.push_back(has_window ? 0 : kNoRope);
 }
 
+void ReadDeltaNet(ConfigReader& reader, ModelConfig& config) {
+  config.delta_net = {.num_key_heads = reader.IntOr("linear_num_key_heads", 16, 1, kMaxHeads),
+                      .num_value_heads = reader.IntOr("linear_num_value_heads", 32, 1, kMaxHeads),
+                      .key_dim = reader.IntOr("linear_key_head_dim", 128, 1, kMaxHeadDim),
+                      .value_dim = reader.IntOr("linear_value_head_dim", 128, 1, kMaxHeadDim),
+                      .conv_width = reader.IntOr("linear_conv_kernel_dim", 4, 2, 16)};
+  const int64_t interval = reader.IntOr("full_attention_interval", 4, 1, kMaxLayers);
+  config.layer_is_recurrent = ReadNames(reader, "layer_types", "linear_attention", "full_attention", config.num_layers);
+  if (!config.layer_is_recurrent.empty()) return;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    config.layer_is_recurrent.push_back((layer_idx + 1) % interval != 0);
+  }
+}
+
 void ReadMlpLayerTypes(ConfigReader& reader, ModelConfig& config) {
   std::vector<bool> types = ReadNames(reader, "mlp_layer_types", "sparse", "dense", config.num_layers);
   if (!types.empty()) config.layer_has_experts = std::move(types);

@@ -16,6 +16,10 @@ void ReadLayerTypes(ConfigReader& reader, ModelConfig& config);
 // Makes only layers with a window rotate. REQUIRES: layer_has_window.
 void RotateWithWindowOnly(ModelConfig& config);
 
+// Reads gated DeltaNet: the `linear_` fields, and `layer_types`, a list of linear_attention and full_attention, or
+// else `full_attention_interval`.
+void ReadDeltaNet(ConfigReader& reader, ModelConfig& config);
+
 // Reads `mlp_layer_types`, a list of dense and sparse, into layer_has_experts, which stays unchanged without the field.
 void ReadMlpLayerTypes(ConfigReader& reader, ModelConfig& config);
 

@@ -128,6 +128,16 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   if (config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
     reader.FailRelation(fmt::format("head_dim {}: expected at most {}", config.head_dim, kMaxHeadDim));
   }
+  if (const DeltaNet& delta = config.delta_net; delta.is_on()) {
+    if (delta.num_value_heads % delta.num_key_heads != 0) {
+      reader.FailRelation(fmt::format("linear_num_value_heads {} is not a multiple of linear_num_key_heads {}",
+                                      delta.num_value_heads, delta.num_key_heads));
+    }
+    if (std::max(delta.keys_dim(), delta.values_dim()) > kMaxModelDim) {
+      reader.FailRelation(fmt::format("linear attention of {} and {} columns: expected at most {}", delta.keys_dim(),
+                                      delta.values_dim(), kMaxModelDim));
+    }
+  }
   const int64_t widest = std::max({config.head_dim, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
   if (config.num_heads * widest > kMaxModelDim) {
     reader.FailRelation(
@@ -197,6 +207,11 @@ void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config)
 }
 
 }  // namespace
+
+int64_t ModelConfig::NumRecurrentBefore(int64_t layer_idx) const {
+  if (layer_is_recurrent.empty()) return 0;
+  return std::count(layer_is_recurrent.begin(), layer_is_recurrent.begin() + layer_idx, true);
+}
 
 int64_t ModelConfig::num_moe_layers() const {
   return std::count(layer_has_experts.begin(), layer_has_experts.end(), true);

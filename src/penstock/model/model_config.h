@@ -50,6 +50,25 @@ enum class CodedWeights : uint8_t {
 
 inline constexpr int8_t kNoRope = -1;
 
+// Gated DeltaNet (Yang et al. 2025, equation 10), in place of attention in some layers. A head keeps a matrix
+// S [key_dim, value_dim], its state, instead of the K and V of all positions. For each position:
+//   S = decay * S + k (beta * (v - decay * S^T k))^T,   out = S^T q.
+// q, k and v come out of a short convolution over the positions before, and q and k have length 1. Key head h belongs
+// to num_value_heads / num_key_heads neighbouring value heads.
+struct DeltaNet {
+  int64_t num_key_heads = 0;  // 0: there are no such layers
+  int64_t num_value_heads = 0;
+  int64_t key_dim = 0;  // of one head, like value_dim
+  int64_t value_dim = 0;
+  int64_t conv_width = 0;  // positions that the convolution sees, the row's own included
+
+  bool is_on() const { return num_key_heads > 0; }
+  int64_t keys_dim() const { return num_key_heads * key_dim; }
+  int64_t values_dim() const { return num_value_heads * value_dim; }
+  int64_t num_channels() const { return 2 * keys_dim() + values_dim(); }
+  int64_t values_of_key() const { return num_value_heads / num_key_heads; }
+};
+
 // The encoder of an encoder-decoder model (T5; Raffel et al. 2020, section 2.1), and what its decoder has beside a
 // decoder-only model's layers. The encoder's layers come first among ModelConfig's layers, the decoder's follow.
 //
@@ -88,10 +107,14 @@ struct ModelConfig {
 
   Norm norm = Norm::kRms;  // of the layers and before lm_head
   bool norm_bias = false;
+  float norm_offset = 0;  // added to the stored weights of norms; 1 if they are stored as distances from 1
   float norm_eps = 0;
 
   Encoder encoder;
   Mla mla;
+  DeltaNet delta_net;
+  std::vector<bool> layer_is_recurrent;  // [num_layers]: delta_net in place of attention; empty: no layer
+  bool attention_gate = false;           // what attention returns is multiplied by 1 / (1 + exp(-gate . x))
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool o_bias = false;
@@ -129,11 +152,16 @@ struct ModelConfig {
   int64_t q_dim() const { return num_heads * head_dim; }
   bool is_of_encoder(int64_t layer_idx) const { return layer_idx < encoder.num_layers; }
   bool has_cross_attention(int64_t layer_idx) const { return encoder.is_on() && layer_idx >= encoder.num_layers; }
-  // Returns the layers for which a KV page has room. With an encoder these are the decoder's. In the pages of the
-  // prompt they hold what cross-attention sees; the encoder's layers use them before.
-  int64_t num_kv_layers() const { return num_layers - encoder.num_layers; }
+  bool is_recurrent(int64_t layer_idx) const { return !layer_is_recurrent.empty() && layer_is_recurrent[layer_idx]; }
+  int64_t num_recurrent_layers() const { return NumRecurrentBefore(num_layers); }
+  // Returns the place of a recurrent layer among those layers.
+  int64_t recurrent_layer_of(int64_t layer_idx) const { return NumRecurrentBefore(layer_idx); }
+  // Returns the layers for which a KV page has room: those with attention. With an encoder these are the decoder's. In
+  // the pages of the prompt they hold what cross-attention sees; the encoder's layers use them before.
+  int64_t num_kv_layers() const { return num_layers - encoder.num_layers - num_recurrent_layers(); }
   int64_t kv_layer_of(int64_t layer_idx) const {
-    return is_of_encoder(layer_idx) ? layer_idx % num_kv_layers() : layer_idx - encoder.num_layers;
+    if (is_of_encoder(layer_idx)) return layer_idx % num_kv_layers();
+    return layer_idx - encoder.num_layers - NumRecurrentBefore(layer_idx);
   }
   // Returns whether the KV entries of a prompt of this length differ from those of a shorter one that begins alike
   // (LongRoPE).
@@ -160,6 +188,7 @@ struct ModelConfig {
   int64_t window_of(int64_t layer_idx) const {
     return layer_has_window.empty() || layer_has_window[layer_idx] ? sliding_window : 0;
   }
+  int64_t NumRecurrentBefore(int64_t layer_idx) const;
   int64_t num_moe_layers() const;
   std::vector<int64_t> moe_layers() const;
 };

@@ -32,6 +32,8 @@ struct Weight {
   Use use = Use::kMatrix;
   int64_t layer_idx = -1;   // -1: not in a layer
   int64_t expert_idx = -1;  // -1: not of one expert
+  int64_t num_groups = 1;   // of heads, if the stored name is_grouped
+  float added = 0;          // TensorInfo::added
 
   std::string FullName() const {
     const std::string own = Replace(name, "{expert}", expert_idx);
@@ -98,7 +100,10 @@ class Mapper : public TensorSource {
     } else if (weight.use == Use::kRouter && (IsQuantised(*tensor) || tensor->scales.has_value())) {
       Report(fmt::format("{} is quantised, and a router must not be", name));
     }
-    return tensor;
+    if (weight.added == 0) return tensor;
+    TensorInfo& changed = own_->emplace_back(*tensor);
+    changed.added = weight.added;
+    return &changed;
   }
 
   // Checks that matrices multiplied by the same rows are all quantised or all not.
@@ -273,7 +278,7 @@ class Mapper : public TensorSource {
       return &tensor;
     }
     Rows& rows = rows_taken_[{&stored, weight.expert_idx}];
-    const int64_t first = rule.is_interleaved ? member_idx : rows.taken;
+    const int64_t first = rule.is_interleaved ? member_idx : rows.taken / (rule.is_grouped ? weight.num_groups : 1);
     rows.taken += own_rows;
     rows.stored = stored_rows;
     if (rows.taken > rows.stored) return &tensor;  // Finish() reports it
@@ -292,6 +297,11 @@ class Mapper : public TensorSource {
                        .first = static_cast<int32_t>(first),
                        .step = static_cast<int32_t>(rule.is_interleaved ? num_members : 1),
                        .is_transposed = rule.is_transposed};
+    } else if (rule.is_grouped) {
+      tensor.places = {.stored_rows = static_cast<int32_t>(stored_rows),
+                       .first = static_cast<int32_t>(first),
+                       .group_rows = static_cast<int32_t>(own_rows / weight.num_groups),
+                       .group_stride = static_cast<int32_t>(stored_rows / weight.num_groups)};
     } else if (rule.is_paired) {
       tensor.places = PairsOf(stored_rows);
       tensor.places->first = static_cast<int32_t>(first);
@@ -375,11 +385,11 @@ class LayerMapper {
   LayerTensors Map() const {
     const ModelConfig& c = *config_;
     LayerTensors layer;
-    layer.attention_norm = Vector("input_layernorm.weight", c.model_dim);
+    layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
-    MapAttention(layer);
+    c.is_recurrent(layer_idx_) ? MapDeltaNet(layer) : MapAttention(layer);
     if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
-    layer.ffn_norm = Vector("post_attention_layernorm.weight", c.model_dim);
+    layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
     if (c.layer_has_experts[layer_idx_]) {
       MapExperts(layer);
@@ -394,14 +404,22 @@ class LayerMapper {
     return source_->Take({name, std::move(shape), use, layer_idx_, expert_idx});
   }
   const TensorInfo* Vector(std::string_view name, int64_t dim) const { return Take(name, {dim}, Use::kVector); }
-  const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim) const {
-    return Take(name, {num_cols, inner_dim}, Use::kMatrix);
+  const TensorInfo* Norm(std::string_view name, int64_t dim) const {
+    return source_->Take(
+        {.name = name, .shape = {dim}, .use = Use::kVector, .layer_idx = layer_idx_, .added = config_->norm_offset});
+  }
+  const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim, int64_t num_groups = 1) const {
+    return source_->Take(
+        {.name = name, .shape = {num_cols, inner_dim}, .layer_idx = layer_idx_, .num_groups = num_groups});
   }
 
   void MapAttention(LayerTensors& layer) const {
     const ModelConfig& c = *config_;
     if (c.mla.is_on()) return MapMla(layer);
-    layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim);
+    layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim, c.num_heads);
+    if (c.attention_gate) {
+      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.attended_dim(), c.model_dim, c.num_heads);
+    }
     layer.k_proj = Matrix("self_attn.k_proj.weight", c.kv_dim(), c.model_dim);
     layer.v_proj = Matrix("self_attn.v_proj.weight", c.kv_dim(), c.model_dim);
     layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.q_dim());
@@ -413,10 +431,29 @@ class LayerMapper {
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
     if (c.qk_norm != QkNorm::kNone) {
       const bool whole = c.qk_norm == QkNorm::kWhole;
-      layer.q_norm = Vector("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
-      layer.k_norm = Vector("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
+      layer.q_norm = Norm("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
+      layer.k_norm = Norm("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
     }
     if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
+  }
+
+  void MapDeltaNet(LayerTensors& layer) const {
+    const int64_t model_dim = config_->model_dim;
+    const DeltaNet& d = config_->delta_net;
+    const auto matrix = [&](std::string_view name, int64_t num_cols) {
+      return Matrix(name, num_cols, model_dim, d.num_key_heads);
+    };
+    layer.q_proj = matrix("linear_attn.q_proj.weight", d.keys_dim());
+    layer.k_proj = matrix("linear_attn.k_proj.weight", d.keys_dim());
+    layer.v_proj = matrix("linear_attn.v_proj.weight", d.values_dim());
+    layer.gate_proj = matrix("linear_attn.gate_proj.weight", d.values_dim());
+    layer.beta_proj = matrix("linear_attn.beta_proj.weight", d.num_value_heads);
+    layer.decay_proj = matrix("linear_attn.decay_proj.weight", d.num_value_heads);
+    layer.conv_weight = Take("linear_attn.conv.weight", {d.conv_width, d.num_channels()}, Use::kRows);
+    layer.decay_bias = Vector("linear_attn.decay_bias", d.num_value_heads);
+    layer.decay_log = Vector("linear_attn.decay_log", d.num_value_heads);
+    layer.delta_norm = Vector("linear_attn.norm.weight", d.value_dim);
+    layer.o_proj = Matrix("linear_attn.o_proj.weight", model_dim, d.values_dim());
   }
 
   void MapCrossAttention(LayerTensors& layer) const {
@@ -490,7 +527,8 @@ void MapAll(TensorSource& source, const ModelConfig& config, WeightMap& map) {
   map.embedding = source.Take({"model.embed_tokens.weight",
                                {config.vocab_size, config.model_dim},
                                config.tie_embeddings ? Use::kMatrix : Use::kRows});
-  map.final_norm = vector("model.norm.weight", config.model_dim);
+  map.final_norm = source.Take(
+      {.name = "model.norm.weight", .shape = {config.model_dim}, .use = Use::kVector, .added = config.norm_offset});
   if (config.norm_bias) map.final_norm_bias = vector("model.norm.bias", config.model_dim);
   map.lm_head = config.tie_embeddings
                     ? map.embedding

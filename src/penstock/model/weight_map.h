@@ -57,10 +57,19 @@ struct LayerParts {
   Vector k_norm = {};    // [head_dim] or [num_kv_heads * head_dim]; MLA: [kv_lora_rank]
   Matrix q_a_proj = {};  // MLA: [q_lora_rank, model_dim], and q_proj [num_heads * (nope_dim + rope_dim), q_lora_rank]
   Vector q_a_bias = {};
-  Vector q_a_norm = {};      // [q_lora_rank]
-  Matrix k_up_proj = {};     // MLA: [num_heads, kv_lora_rank, nope_dim]
-  Matrix v_up_proj = {};     // MLA: [num_heads, value_dim, kv_lora_rank]
-  Vector sinks = {};         // [num_heads]
+  Vector q_a_norm = {};   // [q_lora_rank]
+  Matrix k_up_proj = {};  // MLA: [num_heads, kv_lora_rank, nope_dim]
+  Matrix v_up_proj = {};  // MLA: [num_heads, value_dim, kv_lora_rank]
+  Vector sinks = {};      // [num_heads]
+  // The gate of attention's output, [num_heads * head_dim, model_dim], or of DeltaNet's, [values_dim, model_dim]. In a
+  // layer with DeltaNet, q_proj, k_proj and v_proj are [keys_dim or values_dim, model_dim].
+  Matrix gate_proj = {};
+  Matrix beta_proj = {};  // DeltaNet: [num_value_heads, model_dim], like decay_proj
+  Matrix decay_proj = {};
+  Vector conv_weight = {};  // DeltaNet: [conv_width, num_channels]: the channels of q, of k, of v
+  Vector decay_bias = {};   // DeltaNet: [num_value_heads], like decay_log
+  Vector decay_log = {};
+  Vector delta_norm = {};    // DeltaNet: [value_dim]
   Vector cross_norm = {};    // [model_dim]; of a decoder's layer, like the next four
   Matrix cross_q_proj = {};  // [num_heads * head_dim, model_dim]
   Matrix cross_k_proj = {};  // [num_kv_heads * head_dim, model_dim], of the encoder's output, like cross_v_proj
@@ -103,6 +112,13 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_matrix(a.k_up_proj, b.k_up_proj, MatrixKind::kAttention);
   on_matrix(a.v_up_proj, b.v_up_proj, MatrixKind::kAttention);
   on_vector(a.sinks, b.sinks);
+  on_matrix(a.gate_proj, b.gate_proj, MatrixKind::kAttention);
+  on_matrix(a.beta_proj, b.beta_proj, MatrixKind::kAttention);
+  on_matrix(a.decay_proj, b.decay_proj, MatrixKind::kAttention);
+  on_vector(a.conv_weight, b.conv_weight);
+  on_vector(a.decay_bias, b.decay_bias);
+  on_vector(a.decay_log, b.decay_log);
+  on_vector(a.delta_norm, b.delta_norm);
   on_vector(a.cross_norm, b.cross_norm);
   on_matrix(a.cross_q_proj, b.cross_q_proj, MatrixKind::kAttention);
   on_matrix(a.cross_k_proj, b.cross_k_proj, MatrixKind::kAttention);

@@ -51,8 +51,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
       has_ranks ? dims.max_expert_rows() * std::min(config.num_topk, dims.experts_of_layer) : num_assignments;
   const int64_t gemm_input_bytes = std::max(
       {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
-       kernels::RowBytes(formats.attention, config.attended_dim()), MlaInputBytes(config, formats.attention),
-       kernels::RowBytes(formats.lm_head, config.model_dim)});
+       kernels::RowBytes(formats.attention, std::max(config.attended_dim(), config.delta_net.values_dim())),
+       MlaInputBytes(config, formats.attention), kernels::RowBytes(formats.lm_head, config.model_dim)});
   // A layer without experts computes like one expert to which every row is assigned.
   const int64_t hidden_bytes =
       std::max(num_computed * kernels::RowBytes(formats.ffn, config.expert_dim),
@@ -63,6 +63,13 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.k, attended_rows * config.kv_dim());
   visit(a.v, attended_rows * config.v_dim());
   visit(a.attended, attended_rows * config.attended_dim());
+  const DeltaNet& delta = config.delta_net;
+  visit(a.delta_net.q, attended_rows * delta.keys_dim());
+  visit(a.delta_net.k, attended_rows * delta.keys_dim());
+  visit(a.delta_net.v, attended_rows * delta.values_dim());
+  visit(a.delta_net.beta, attended_rows * delta.num_value_heads);
+  visit(a.delta_net.decay, attended_rows * delta.num_value_heads);
+  visit(a.delta_net.out, attended_rows * delta.values_dim());
   visit(a.cos, attended_rows * config.num_angles());
   visit(a.sin, attended_rows * config.num_angles());
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
@@ -83,6 +90,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
       visit(a.q_heads, rows * config.num_heads * (mla.nope_dim + mla.rope_dim));
       visit(a.value_heads, rows * config.num_heads * mla.value_dim);
     }
+    visit(a.attention_gate, config.attention_gate ? rows * config.attended_dim() : 0);
+    visit(a.delta_net.gate, rows * delta.values_dim());
     visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
     visit(a.gemm_input, rows * gemm_input_bytes);

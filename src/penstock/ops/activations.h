@@ -62,6 +62,17 @@ constexpr int64_t kFfnScratchCols = 128;
 constexpr int64_t kFfnScratchPadding = 16;
 int64_t FfnScratchFloats(int64_t max_rows);
 
+// Rows of layers with DeltaNet. They have buffers of their own, because micro-batches may be in different layers.
+struct DeltaNetRows {
+  std::span<float> q;      // [num_rows, keys_dim]
+  std::span<float> k;      // [num_rows, keys_dim]
+  std::span<float> v;      // [num_rows, values_dim]
+  std::span<float> beta;   // [num_rows, num_value_heads]
+  std::span<float> decay;  // [num_rows, num_value_heads]
+  std::span<float> gate;   // [num_rows, values_dim]
+  std::span<float> out;    // [num_rows, values_dim]
+};
+
 // Spans have room for max_rows (or max_rows * num_topk assignments). GEMMs take prepared rows (kernels/kernel_table.h).
 struct Activations {
   static uint64_t Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims);
@@ -79,13 +90,15 @@ struct Activations {
   // [num_rows]: prepared rows of normed, kept from Route() to Group(). With several ranks [max_expert_rows()]: those of
   // other ranks follow from max_rows on.
   std::span<std::byte> ffn_input;
-  std::span<float> q;                  // [num_rows, num_heads * head_dim]
-  std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
-  std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]
-  std::span<float> attended;           // [num_rows, num_heads * value_dim]
-  std::span<float> q_compressed;       // [num_rows, q_lora_rank]: only with MLA, like the next two
-  std::span<float> q_heads;            // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
-  std::span<float> value_heads;        // [num_rows, num_heads, value_dim]: V's up-projection of attended
+  std::span<float> q;               // [num_rows, num_heads * head_dim]
+  std::span<float> k;               // [num_rows, num_kv_heads * head_dim]
+  std::span<float> v;               // [num_rows, num_kv_heads * head_dim]
+  std::span<float> attended;        // [num_rows, num_heads * value_dim]
+  std::span<float> attention_gate;  // [num_rows, num_heads * head_dim]: only if attention has a gate
+  std::span<float> q_compressed;    // [num_rows, q_lora_rank]: only with MLA, like the next two
+  std::span<float> q_heads;         // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
+  std::span<float> value_heads;     // [num_rows, num_heads, value_dim]: V's up-projection of attended
+  DeltaNetRows delta_net;
   std::span<float> cos;                // [num_rows, num_angles]
   std::span<float> sin;                // [num_rows, num_angles]
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]

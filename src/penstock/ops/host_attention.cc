@@ -147,6 +147,7 @@ HostOperations::Sight HostOperations::SightOf(int64_t prompt_length, int64_t lay
 
 void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   NormForAttention(rows, layer_idx);
+  if (context_.config.is_recurrent(layer_idx)) return ProjectDeltaNet(rows, layer_idx);
   if (context_.config.mla.is_on()) return ProjectMla(rows, layer_idx);
   ProjectQkv(rows, layer_idx);
 }
@@ -187,6 +188,7 @@ void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
   Project(rows, {{layer.q_proj, layer.q_bias, a.q, config.q_dim()},
                  {layer.k_proj, layer.k_bias, a.k, config.kv_dim()},
                  {layer.v_proj, layer.v_bias, a.v, config.kv_dim()}});
+  if (config.attention_gate) Project(rows, {{layer.gate_proj, {}, a.attention_gate, config.attended_dim()}});
   context_.pool.ParallelFor(rows.size(),
                             [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx); });
 }
@@ -348,6 +350,7 @@ void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
 }
 
 void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
+  if (context_.config.is_recurrent(layer_idx)) return AdvanceState(batch, rows, layer_idx, *kv.states);
   AttendRuns(batch, rows, layer_idx, kv, [&](int64_t prompt_length) { return SightOf(prompt_length, layer_idx); });
 }
 
@@ -370,11 +373,23 @@ void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t la
 void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
+  if (config.is_recurrent(layer_idx)) {
+    GateDeltaNet(rows, layer_idx);
+    return AddAttended(rows, context_.activations.delta_net.out, config.delta_net.values_dim(), layer.o_proj, {});
+  }
   if (config.mla.is_on()) {
     return AddAttended(rows, ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim, layer.o_proj,
                        layer.o_bias);
   }
-  AddAttended(rows, context_.activations.attended, config.attended_dim(), layer.o_proj, layer.o_bias);
+  Activations& a = context_.activations;
+  const int64_t dim = config.attended_dim();
+  if (config.attention_gate) {
+    ForRowRanges(context_, rows, [&](RowRange part) {
+      context_.kernels.scale_by_sigmoid(a.attention_gate.data() + part.begin * dim, part.size() * dim,
+                                        a.attended.data() + part.begin * dim);
+    });
+  }
+  AddAttended(rows, a.attended, dim, layer.o_proj, layer.o_bias);
 }
 
 void HostOperations::PreCross(RowRange rows, int64_t layer_idx) {

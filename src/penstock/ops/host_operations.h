@@ -93,6 +93,11 @@ class HostOperations : public Operations {
   void NormForExperts(RowRange rows, int64_t layer_idx);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   void RotateMla(RowRange rows, int64_t layer_idx);
+  // The parts of a layer with DeltaNet (host_delta_net.cc): what PreAttention() and Attend() are in others, and what
+  // comes before the output projection.
+  void ProjectDeltaNet(RowRange rows, int64_t layer_idx);
+  void AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx, const RecurrentState& states);
+  void GateDeltaNet(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
   // Copies the inputs of these places of assigned_row to expert_input.

@@ -9,6 +9,7 @@ void RowBatch::Clear() {
   positions.clear();
   kv_positions.clear();
   kv_pages.clear();
+  state_pages.clear();
   sequence_ids.clear();
   prompt_lengths.clear();
   logit_rows.clear();
@@ -20,12 +21,13 @@ void RowBatch::Clear() {
 }
 
 void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
-                      const KvWindow& window, int64_t prompt_length) {
+                      const KvWindow& window, int64_t prompt_length, std::span<std::byte* const> of_state) {
   const bool goes_on = num_rows() > 0 && sequence_ids.back() == sequence_id;
   token_ids.push_back(token_id);
   positions.push_back(pos);
   sequence_ids.push_back(sequence_id);
   prompt_lengths.push_back(prompt_length);
+  state_pages.push_back(of_state);
   kv_positions.push_back(window.KvPosition(pos));
   if (!window.on() || pages.empty()) {
     kv_pages.push_back(pages);

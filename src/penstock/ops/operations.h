@@ -9,6 +9,7 @@
 
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_window.h"
+#include "penstock/memory/recurrent_state.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/activations.h"
@@ -28,11 +29,12 @@ struct NextRows {
 };
 
 struct RowBatch {
-  std::vector<TokenId> token_ids;                     // [num_rows]
-  std::vector<int64_t> positions;                     // [num_rows]
-  std::vector<int64_t> kv_positions;                  // [num_rows]: the positions' places in kv_pages
-  std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: the pages of its sequence that a row sees
-  std::vector<uint32_t> sequence_ids;                 // [num_rows]: rows of one sequence are neighbours
+  std::vector<TokenId> token_ids;                        // [num_rows]
+  std::vector<int64_t> positions;                        // [num_rows]
+  std::vector<int64_t> kv_positions;                     // [num_rows]: the positions' places in kv_pages
+  std::vector<std::span<std::byte* const>> kv_pages;     // [num_rows]: the pages of its sequence that a row sees
+  std::vector<std::span<std::byte* const>> state_pages;  // [num_rows]: those of its sequence's recurrent state
+  std::vector<uint32_t> sequence_ids;                    // [num_rows]: rows of one sequence are neighbours
   // [num_rows]: prompt lengths of the rows' sequences; with an encoder, without what the decoder begins with
   std::vector<int64_t> prompt_lengths;
   std::vector<int64_t> logit_rows;  // rows whose logits are wanted
@@ -43,9 +45,9 @@ struct RowBatch {
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();
-  // `pages` are the sequence's and outlive the batch; empty in a simulation.
+  // `pages` and `state_pages` are the sequence's and outlive the batch; empty in a simulation.
   void AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
-              const KvWindow& window, int64_t prompt_length = 0);
+              const KvWindow& window, int64_t prompt_length = 0, std::span<std::byte* const> of_state = {});
 
  private:
   std::deque<std::vector<std::byte*>> windows_;  // the lists of pages that rows with a window see
@@ -56,6 +58,7 @@ struct RowBatch {
 struct KvView {
   KvLayer layer;
   std::span<const std::span<std::byte* const>> pages;  // [rows.size()]: the pages of each row's sequence
+  const RecurrentState* states = nullptr;              // where RowBatch::state_pages hold what
 };
 
 struct IndexRange {
@@ -104,6 +107,7 @@ class Operations {
   // - Attend() computes attended.
   // - PostAttention() computes the output projection and adds it.
   // StoreKv() and Attend() may run on another processor, which has the KV cache in its memory.
+  // In a recurrent layer, Attend() changes the sequences' states, and there is no StoreKv().
   virtual void PreAttention(RowRange rows, int64_t layer_idx) = 0;
   virtual void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) = 0;
   virtual void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) = 0;

@@ -7,6 +7,7 @@
 #include "penstock/base/status.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
+#include "penstock/memory/recurrent_state.h"
 #include "penstock/plan/budget.h"
 
 namespace penstock {
@@ -38,8 +39,9 @@ uint64_t PageBytes(const PlanInputs& in) {
 
 uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
   const int64_t planned = in.planned_positions > 0 ? in.planned_positions : kPlannedPositions;
-  const int64_t shares = std::min(PagesPerSequence(in), KvCache::PagesFor(planned)) * batch_size;
-  const int64_t pages = std::max(PagesPerSequence(in), shares);
+  const int64_t of_state = RecurrentState::NumPages(*in.config, PageBytes(in));
+  const int64_t shares = (std::min(PagesPerSequence(in), KvCache::PagesFor(planned)) + of_state) * batch_size;
+  const int64_t pages = std::max(PagesPerSequence(in) + of_state, shares);
   return RoundUp(static_cast<uint64_t>(pages) * PageBytes(in), kPageBytes);
 }
 

@@ -76,6 +76,7 @@ struct PassArgs {
   const RankRows* rank_rows = nullptr;                // with ranks that share heads
   CommFormat comm = CommFormat::kF32;                 // of experts' outputs
   KvLayer kv;                                         // layer 0 in the KV cache's pages
+  const RecurrentState* states = nullptr;             // in the same cache's pages; null in a simulation
   ExpertStore* experts = nullptr;       // in the memory of the processor that computes the layers; null without experts
   ExpertStore* host_experts = nullptr;  // in DRAM, if a device computes the layers; the host can compute them
   const LaneRates* rates = nullptr;     // the rates that planning schedules expect; null if the schedule plans nothing

@@ -18,7 +18,9 @@ PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
 }
 
 KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
-  KvView view{.layer = args_.kv, .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size())};
+  KvView view{.layer = args_.kv,
+              .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size()),
+              .states = args_.states};
   view.layer.first_block_bytes = args_.config.kv_layer_of(layer_idx) * args_.kv.bytes();
   return view;
 }
@@ -63,7 +65,7 @@ Event PassAttention::IssueAttention(RowRange rows, int64_t layer_idx, Events aft
 
 void PassAttention::AttendTo(Operations& operations, RowRange rows, int64_t layer_idx, const KvView& kv) const {
   operations.PreAttention(rows, layer_idx);
-  operations.StoreKv(args_.batch, rows, kv);
+  if (!args_.config.is_recurrent(layer_idx)) operations.StoreKv(args_.batch, rows, kv);
   operations.Attend(args_.batch, rows, layer_idx, kv);
   operations.PostAttention(rows, layer_idx);
   if (!args_.config.has_cross_attention(layer_idx)) return;
@@ -83,7 +85,7 @@ Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, i
     } else if (layer_idx + 1 < LayersOf(args_.config, Encodes(args_.config, args_.batch)).end) {
       FetchKv(micro_batches[0], layer_idx + 1);
     }
-    return StagedAttention(rows, layer_idx);
+    return args_.config.is_recurrent(layer_idx) ? AdvanceOnHost(rows, layer_idx) : StagedAttention(rows, layer_idx);
   }
   return IssueAttention(rows, layer_idx, BeforeLayer(rows), [=, this](Operations& operations) {
     AttendTo(operations, rows, layer_idx, CacheView(rows, layer_idx));
@@ -102,6 +104,7 @@ Event PassAttention::AttendByHeads(std::span<const RowRange> micro_batches, size
 }
 
 void PassAttention::FetchKv(RowRange rows, int64_t layer_idx) {
+  if (args_.config.is_recurrent(layer_idx)) return;
   if (stages_kv() && FindStaged(rows, layer_idx) == nullptr) staged_.push_back(Stage(rows, layer_idx));
 }
 
@@ -214,19 +217,39 @@ void PassAttention::StoreEncoded(RowRange rows) {
 
 Event PassAttention::PreAttention(RowRange rows, int64_t layer_idx) {
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("pre-attention", rows, layer_idx),
-                      args_.cost.PreAttention(rows.size()), BeforeLayer(rows),
+                      args_.cost.PreAttention(rows.size(), args_.config.is_recurrent(layer_idx)), BeforeLayer(rows),
                       [=](Operations& operations) { operations.PreAttention(rows, layer_idx); });
 }
 
-Event PassAttention::OffloadQkv(RowRange rows, const Event& pre_attention) {
-  const int64_t q_dim = args_.config.q_dim(), k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim();
+Event PassAttention::AdvanceOnHost(RowRange rows, int64_t layer_idx) {
+  const Event offloaded = OffloadQkv(rows, layer_idx, PreAttention(rows, layer_idx));
+  const Event attended = HostAttention(rows, layer_idx, offloaded);
+  return PostAttention(rows, layer_idx, LoadAttended(rows, layer_idx, attended));
+}
+
+Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& pre_attention) {
+  const ModelConfig& config = args_.config;
+  const bool is_recurrent = config.is_recurrent(layer_idx);
+  const DeltaNet& delta = config.delta_net;
+  const int64_t num_cols = is_recurrent ? delta.num_channels() + 2 * delta.num_value_heads
+                                        : config.q_dim() + config.kv_dim() + config.v_dim();
   Event& offloaded = offloaded_[rows.begin];
   offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload qkv", rows),
-                          static_cast<uint64_t>(4 * rows.size() * (q_dim + k_dim + v_dim)), {pre_attention},
-                          [=](Activations& host, Activations& device, ByteCopies& copies) {
-                            AddRows(copies, device.q, host.q, rows, q_dim);
-                            AddRows(copies, device.k, host.k, rows, k_dim);
-                            AddRows(copies, device.v, host.v, rows, v_dim);
+                          static_cast<uint64_t>(4 * rows.size() * num_cols), {pre_attention},
+                          [=, &config](Activations& host, Activations& device, ByteCopies& copies) {
+                            if (!is_recurrent) {
+                              AddRows(copies, device.q, host.q, rows, config.q_dim());
+                              AddRows(copies, device.k, host.k, rows, config.kv_dim());
+                              AddRows(copies, device.v, host.v, rows, config.v_dim());
+                              return;
+                            }
+                            const DeltaNet& d = config.delta_net;
+                            const DeltaNetRows &from = device.delta_net, &to = host.delta_net;
+                            AddRows(copies, from.q, to.q, rows, d.keys_dim());
+                            AddRows(copies, from.k, to.k, rows, d.keys_dim());
+                            AddRows(copies, from.v, to.v, rows, d.values_dim());
+                            AddRows(copies, from.beta, to.beta, rows, d.num_value_heads);
+                            AddRows(copies, from.decay, to.decay, rows, d.num_value_heads);
                           });
   return offloaded;
 }
@@ -236,24 +259,27 @@ Event PassAttention::HostAttention(RowRange rows, int64_t layer_idx, const Event
                       args_.cost.AttentionCore(ContextOf(rows, layer_idx)), {offloaded},
                       [=, this](Operations& operations) {
                         const KvView kv = CacheView(rows, layer_idx);
-                        operations.StoreKv(args_.batch, rows, kv);
+                        if (!args_.config.is_recurrent(layer_idx)) operations.StoreKv(args_.batch, rows, kv);
                         operations.Attend(args_.batch, rows, layer_idx, kv);
                       });
 }
 
-Event PassAttention::LoadAttended(RowRange rows, const Event& attended) {
-  const int64_t dim = args_.config.attended_dim();
+Event PassAttention::LoadAttended(RowRange rows, int64_t layer_idx, const Event& attended) {
+  const bool is_recurrent = args_.config.is_recurrent(layer_idx);
+  const int64_t dim = is_recurrent ? args_.config.delta_net.values_dim() : args_.config.attended_dim();
   return tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load hidden", rows),
                      static_cast<uint64_t>(4 * rows.size() * dim), {attended},
                      [=](Activations& host, Activations& device, ByteCopies& copies) {
-                       AddRows(copies, host.attended, device.attended, rows, dim);
+                       is_recurrent ? AddRows(copies, host.delta_net.out, device.delta_net.out, rows, dim)
+                                    : AddRows(copies, host.attended, device.attended, rows, dim);
                      });
 }
 
 Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
   const bool has_cross = args_.config.has_cross_attention(layer_idx);
   const Event added = tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
-                                   args_.cost.PostAttention(rows.size()), {loaded}, [=](Operations& operations) {
+                                   args_.cost.PostAttention(rows.size(), args_.config.is_recurrent(layer_idx)),
+                                   {loaded}, [=](Operations& operations) {
                                      operations.PostAttention(rows, layer_idx);
                                      if (has_cross) operations.PreCross(rows, layer_idx);
                                    });
@@ -273,7 +299,7 @@ Event PassAttention::CrossOnHost(RowRange rows, int64_t layer_idx, const Event& 
         operations.AttendCross(args_.batch, rows, layer_idx, CacheView(rows, layer_idx));
       });
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
-                      args_.cost.CrossProjections(rows.size()), {LoadAttended(rows, attended)},
+                      args_.cost.CrossProjections(rows.size()), {LoadAttended(rows, layer_idx, attended)},
                       [=](Operations& operations) { operations.PostCross(rows, layer_idx); });
 }
 

@@ -47,9 +47,9 @@ class PassAttention {
   // The parts of attention on the host, while a device computes everything else. For one micro-batch they are called
   // in this order; calls for other micro-batches may come between them. REQUIRES: a device.
   Event PreAttention(RowRange rows, int64_t layer_idx);
-  Event OffloadQkv(RowRange rows, const Event& pre_attention);
+  Event OffloadQkv(RowRange rows, int64_t layer_idx, const Event& pre_attention);
   Event HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded);
-  Event LoadAttended(RowRange rows, const Event& attended);
+  Event LoadAttended(RowRange rows, int64_t layer_idx, const Event& attended);
   Event PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded);
 
   // Stores what cross-attention of all layers of the decoder will see of these rows. REQUIRES: they have completed the
@@ -74,6 +74,8 @@ class PassAttention {
   // Returns the events that the first operation of a layer waits for.
   Events BeforeLayer(RowRange rows) const;
   Event AttendByHeads(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
+  // A recurrent layer beside a device that does not hold its states: they change on the host.
+  Event AdvanceOnHost(RowRange rows, int64_t layer_idx);
   // Issues all parts of attention as one task, on `kv`.
   Event IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend);
   void AttendTo(Operations& operations, RowRange rows, int64_t layer_idx, const KvView& kv) const;

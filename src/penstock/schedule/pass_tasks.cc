@@ -29,6 +29,13 @@ ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t windo
 }
 
 ModelCost::Context ContextOf(const ModelConfig& config, const RowBatch& batch, RowRange rows, int64_t layer_idx) {
+  if (config.is_recurrent(layer_idx)) {
+    int64_t num_sequences = 1;
+    for (int64_t row = rows.begin + 1; row < rows.end; ++row) {
+      num_sequences += batch.sequence_ids[row] != batch.sequence_ids[row - 1];
+    }
+    return {.recurrent_rows = rows.size(), .num_states = num_sequences};
+  }
   if (!config.encoder.is_on()) return ContextOf(batch, rows, config.window_of(layer_idx));
   if (config.is_of_encoder(layer_idx)) return CrossContextOf(batch, rows);
   return SumOf(batch, rows,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "penstock/kernels/cpu/attention-inl.h"
+#include "penstock/kernels/cpu/delta_net-inl.h"
 #include "penstock/kernels/cpu/exp-inl.h"
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm_blocks-inl.h"
@@ -47,6 +48,10 @@ constexpr KernelTable MakeTable() {
           .store_kv = StoreKv<V>,
           .attention = Attention<V, Ints>,
           .combine = Combine<V>,
+          .short_conv = ShortConv<V>,
+          .delta_gates = DeltaGates<V>,
+          .delta_rule = DeltaRule<V>,
+          .scale_by_sigmoid = ScaleBySigmoid<V>,
           .exp = ExpOf<V>,
           .block_maxima = BlockMaxima<V>,
           .softmax_blocks = SoftmaxBlocks<V>,

@@ -53,7 +53,7 @@ class HostAttentionSchedule : public Schedule {
       const RowRange rows = pass.micro_batches()[micro_batch_idx], on_host = on_host_[micro_batch_idx];
       if (ahead == 0) Attend(pass, step);
       Event loaded;
-      if (on_host.size() > 0) loaded = pass.attention().LoadAttended(on_host, attended_[step]);
+      if (on_host.size() > 0) loaded = pass.attention().LoadAttended(on_host, layer_idx, attended_[step]);
       // KV entries go before the weights.
       const bool has_prompts = on_device_[micro_batch_idx].size() > 0;
       if (has_prompts) pass.attention().FetchKv(on_device_[micro_batch_idx], layer_idx);
@@ -100,7 +100,8 @@ class HostAttentionSchedule : public Schedule {
     const int64_t layer_idx = pass.layers().begin + step / num_micro_batches;
     const RowRange rows = on_host_[step % num_micro_batches];
     if (rows.size() == 0) return;
-    const Event offloaded = pass.attention().OffloadQkv(rows, pass.attention().PreAttention(rows, layer_idx));
+    const Event offloaded =
+        pass.attention().OffloadQkv(rows, layer_idx, pass.attention().PreAttention(rows, layer_idx));
     attended_[step] = pass.attention().HostAttention(rows, layer_idx, offloaded);
   }
 

@@ -331,6 +331,63 @@ void Combine(const CombineArgs& args) {
   }
 }
 
+namespace {
+
+double SigmoidOf(double x) { return 1 / (1 + std::exp(-x)); }
+
+}  // namespace
+
+void ShortConv(const ShortConvArgs& args) {
+  for (int64_t channel = 0; channel < args.num_channels; ++channel) {
+    std::vector<float> inputs;  // those of the state, then the rows'
+    for (int64_t i = 0; i + 1 < args.width; ++i) inputs.push_back(args.state[i * args.state_stride + channel]);
+    for (int64_t row = 0; row < args.num_rows; ++row) {
+      float& x = args.x[row * args.x_stride + channel];
+      inputs.push_back(x);
+      double sum = 0;
+      for (int64_t i = 0; i < args.width; ++i) {
+        sum += static_cast<double>(args.weight[i * args.weight_stride + channel]) * inputs[row + i];
+      }
+      x = static_cast<float>(sum * SigmoidOf(sum));
+    }
+    for (int64_t i = 0; i + 1 < args.width; ++i) {
+      args.state[i * args.state_stride + channel] = inputs[args.num_rows + i];
+    }
+  }
+}
+
+void DeltaGates(const DeltaGatesArgs& args) {
+  for (int64_t head = 0; head < args.num_heads; ++head) {
+    const double step = std::log1p(std::exp(static_cast<double>(args.decay[head]) + args.decay_bias[head]));
+    args.decay[head] = static_cast<float>(std::exp(-std::exp(static_cast<double>(args.decay_log[head])) * step));
+    args.beta[head] = static_cast<float>(SigmoidOf(args.beta[head]));
+  }
+}
+
+void DeltaRule(const DeltaRuleArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    const float* k = args.k + row * args.k_stride;
+    const float* q = args.q + row * args.k_stride;
+    const double decay = args.decay[row * args.gate_stride], beta = args.beta[row * args.gate_stride];
+    for (int64_t col = 0; col < args.value_dim; ++col) {
+      double predicted = 0, out = 0;
+      for (int64_t dim = 0; dim < args.key_dim; ++dim)
+        predicted += decay * args.state[dim * args.value_dim + col] * k[dim];
+      const double delta = (args.v[row * args.v_stride + col] - predicted) * beta;
+      for (int64_t dim = 0; dim < args.key_dim; ++dim) {
+        float& s = args.state[dim * args.value_dim + col];
+        s = static_cast<float>(decay * s + k[dim] * delta);
+        out += static_cast<double>(s) * q[dim];
+      }
+      args.out[row * args.out_stride + col] = static_cast<float>(out);
+    }
+  }
+}
+
+void ScaleBySigmoid(const float* gate, int64_t count, float* target) {
+  for (int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(target[i] * SigmoidOf(gate[i]));
+}
+
 void Exp(const float* source, int64_t count, float* target) {
   for (int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(std::exp(static_cast<double>(source[i])));
 }

@@ -1,0 +1,54 @@
+// Where the recurrent state of one sequence (DeltaNet in model/model_config.h) lies in KV pages.
+//
+// A sequence takes whole pages for its state, so that states and KV entries share one budget. A page holds the matrices
+// of some value heads [key_dim, value_dim], and inputs that short convolutions keep [conv_width - 1, channels of one key
+// head: its q, its k, and its values]. All are f32, and each lies within one page.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/model/model_config.h"
+
+namespace penstock {
+
+class RecurrentState {
+ public:
+  // Returns the least bytes of a page; 0 for a model without such layers.
+  static uint64_t MinPageBytes(const ModelConfig& config);
+  // Returns the number of pages for one sequence.
+  static int64_t NumPages(const ModelConfig& config, uint64_t page_bytes) {
+    return RecurrentState(config, page_bytes).num_pages();
+  }
+
+  RecurrentState() = default;
+  // REQUIRES: page_bytes >= MinPageBytes().
+  RecurrentState(const ModelConfig& config, uint64_t page_bytes);
+
+  int64_t num_pages() const { return num_pages_; }
+  // `layer` counts recurrent layers (ModelConfig::recurrent_layer_of).
+  float* matrix(std::span<std::byte* const> pages, int64_t layer, int64_t value_head) const {
+    return At(pages, layer * parts_of_layer_ + value_head);
+  }
+  float* conv_inputs(std::span<std::byte* const> pages, int64_t layer, int64_t key_head) const {
+    return At(pages, layer * parts_of_layer_ + num_value_heads_ + key_head);
+  }
+
+ private:
+  struct Place {
+    int64_t page_idx = 0;
+    uint64_t offset_bytes = 0;
+  };
+  float* At(std::span<std::byte* const> pages, int64_t part) const {
+    const Place& place = places_[static_cast<size_t>(part)];
+    return reinterpret_cast<float*>(pages[place.page_idx] + place.offset_bytes);
+  }
+
+  int64_t num_pages_ = 0;
+  int64_t num_value_heads_ = 0;
+  int64_t parts_of_layer_ = 0;
+  std::vector<Place> places_;  // [layers, value heads and then key heads]
+};
+
+}  // namespace penstock

@@ -1,0 +1,160 @@
+// HostOperations: layers with gated DeltaNet in place of attention (DeltaNet in model/model_config.h).
+#include <algorithm>
+#include <cmath>
+
+#include "penstock/kernels/kernels.h"
+#include "penstock/memory/recurrent_state.h"
+#include "penstock/ops/host_operations.h"
+#include "penstock/ops/host_rows.h"
+
+namespace penstock {
+
+using namespace host;  // NOLINT: the helpers of these operations
+
+namespace {
+
+constexpr float kLengthEps = 1e-6f;
+
+// Divides each row's q and k by their lengths, and q by sqrt(key_dim), too: a norm with constant weights.
+void Normalise(const OpContext& context, RowRange rows, int64_t key_head) {
+  const DeltaNet& d = context.config.delta_net;
+  const auto dim = static_cast<float>(d.key_dim);
+  const std::vector<float> q_weight(static_cast<size_t>(d.key_dim), 1 / dim);
+  const std::vector<float> k_weight(static_cast<size_t>(d.key_dim), 1 / std::sqrt(dim));
+  for (const auto& [buffer, weight] : {std::pair(&context.activations.delta_net.q, &q_weight),
+                                       std::pair(&context.activations.delta_net.k, &k_weight)}) {
+    float* const x = buffer->data() + rows.begin * d.keys_dim() + key_head * d.key_dim;
+    context.kernels.norm({.num_rows = rows.size(),
+                          .dim = d.key_dim,
+                          .x = x,
+                          .x_stride = d.keys_dim(),
+                          .weight = weight->data(),
+                          .eps = kLengthEps / dim,
+                          .out = x,
+                          .out_stride = d.keys_dim()});
+  }
+}
+
+// Applies the short convolutions of a key head's q and k and of its values. `kept`: the inputs of the positions before.
+void Convolve(const OpContext& context, const LayerWeights& layer, RowRange rows, int64_t key_head, float* kept) {
+  const DeltaNet& d = context.config.delta_net;
+  DeltaNetRows& a = context.activations.delta_net;
+  const int64_t values = d.values_of_key() * d.value_dim, num_channels = 2 * d.key_dim + values;
+  struct Part {
+    float* x;
+    int64_t stride;
+    int64_t first_channel;  // among all channels
+    int64_t count;
+  };
+  const Part parts[] = {{a.q.data(), d.keys_dim(), key_head * d.key_dim, d.key_dim},
+                        {a.k.data(), d.keys_dim(), d.keys_dim() + key_head * d.key_dim, d.key_dim},
+                        {a.v.data(), d.values_dim(), 2 * d.keys_dim() + key_head * values, values}};
+  int64_t first_of_buffer = 0, first_kept = 0;
+  for (const Part& part : parts) {
+    context.kernels.short_conv({.num_rows = rows.size(),
+                                .num_channels = part.count,
+                                .width = d.conv_width,
+                                .x = part.x + rows.begin * part.stride + part.first_channel - first_of_buffer,
+                                .x_stride = part.stride,
+                                .weight = layer.conv_weight.data() + part.first_channel,
+                                .weight_stride = d.num_channels(),
+                                .state = kept + first_kept,
+                                .state_stride = num_channels});
+    first_of_buffer += part.stride;
+    first_kept += part.count;
+  }
+}
+
+// Returns runs of neighbouring rows of one sequence.
+std::vector<RowRange> SequenceRuns(const RowBatch& batch, RowRange rows) {
+  std::vector<RowRange> runs;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    if (runs.empty() || batch.sequence_ids[row] != batch.sequence_ids[runs.back().begin]) runs.push_back({row, row});
+    ++runs.back().end;
+  }
+  return runs;
+}
+
+}  // namespace
+
+void HostOperations::ProjectDeltaNet(RowRange rows, int64_t layer_idx) {
+  const DeltaNet& d = context_.config.delta_net;
+  DeltaNetRows& a = context_.activations.delta_net;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  Project(rows, {{layer.q_proj, {}, a.q, d.keys_dim()},
+                 {layer.k_proj, {}, a.k, d.keys_dim()},
+                 {layer.v_proj, {}, a.v, d.values_dim()},
+                 {layer.gate_proj, {}, a.gate, d.values_dim()},
+                 {layer.beta_proj, {}, a.beta, d.num_value_heads},
+                 {layer.decay_proj, {}, a.decay, d.num_value_heads}});
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    context_.kernels.delta_gates({.num_heads = d.num_value_heads,
+                                  .decay_bias = layer.decay_bias.data(),
+                                  .decay_log = layer.decay_log.data(),
+                                  .beta = a.beta.data() + row * d.num_value_heads,
+                                  .decay = a.decay.data() + row * d.num_value_heads});
+  }
+}
+
+void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx,
+                                  const RecurrentState& states) {
+  const DeltaNet& d = context_.config.delta_net;
+  const int64_t layer = context_.config.recurrent_layer_of(layer_idx);
+  DeltaNetRows& a = context_.activations.delta_net;
+  const std::vector<RowRange> runs = SequenceRuns(batch, rows);
+  context_.pool.ParallelFor(std::ssize(runs) * d.num_key_heads, [&](int64_t task_idx, int) {
+    const RowRange run = runs[task_idx / d.num_key_heads];
+    const int64_t key_head = task_idx % d.num_key_heads;
+    const std::span<std::byte* const> pages = batch.state_pages[run.begin];
+    Convolve(context_, context_.weights.layer(layer_idx), run, key_head, states.conv_inputs(pages, layer, key_head));
+    Normalise(context_, run, key_head);
+    for (int64_t i = 0; i < d.values_of_key(); ++i) {
+      const int64_t head = key_head * d.values_of_key() + i;
+      const int64_t keys = run.begin * d.keys_dim() + key_head * d.key_dim;
+      const int64_t values = run.begin * d.values_dim() + head * d.value_dim;
+      const int64_t gates = run.begin * d.num_value_heads + head;
+      context_.kernels.delta_rule({.num_rows = run.size(),
+                                   .key_dim = d.key_dim,
+                                   .value_dim = d.value_dim,
+                                   .q = a.q.data() + keys,
+                                   .k = a.k.data() + keys,
+                                   .k_stride = d.keys_dim(),
+                                   .v = a.v.data() + values,
+                                   .v_stride = d.values_dim(),
+                                   .decay = a.decay.data() + gates,
+                                   .beta = a.beta.data() + gates,
+                                   .gate_stride = d.num_value_heads,
+                                   .state = states.matrix(pages, layer, head),
+                                   .out = a.out.data() + values,
+                                   .out_stride = d.values_dim()});
+    }
+  });
+}
+
+void HostOperations::GateDeltaNet(RowRange rows, int64_t layer_idx) {
+  const DeltaNet& d = context_.config.delta_net;
+  DeltaNetRows& a = context_.activations.delta_net;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  context_.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
+    const int64_t first = (rows.begin + i) * d.values_dim();
+    float* const x = a.out.data() + first;
+    context_.kernels.norm({.num_rows = d.num_value_heads,
+                           .dim = d.value_dim,
+                           .x = x,
+                           .x_stride = d.value_dim,
+                           .weight = layer.delta_norm.data(),
+                           .eps = context_.config.norm_eps,
+                           .out = x,
+                           .out_stride = d.value_dim});
+    context_.kernels.swiglu({.num_rows = 1,
+                             .dim = d.values_dim(),
+                             .gate = a.gate.data() + first,
+                             .gate_stride = d.values_dim(),
+                             .up = x,
+                             .up_stride = d.values_dim(),
+                             .out = x,
+                             .out_stride = d.values_dim()});
+  });
+}
+
+}  // namespace penstock
