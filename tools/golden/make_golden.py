@@ -54,6 +54,8 @@ QWEN3_NEXT = dict(family="qwen3_next", hidden_size=32, intermediate_size=40, moe
                   num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
                   linear_key_head_dim=16, linear_value_head_dim=16, num_experts=8, num_experts_per_tok=4, vocab_size=96,
                   rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25))
+QWEN35 = dict({key: value for key, value in QWEN3_NEXT.items() if key != "intermediate_size"},
+              family="qwen3_5_moe_text")
 OLMOE = dict(family="olmoe", hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=4, num_experts=16, num_experts_per_tok=8, norm_topk_prob=False, vocab_size=96,
              rope_theta=10000.0, pad_token_id=1)
@@ -151,6 +153,7 @@ VARIANTS = {
                           layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
                                        "full_attention"],
                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
+    "qwen35moe-tiny": dict(QWEN35, layout="plain", tie_word_embeddings=True),
     "qwen3moe-tiny": dict(QWEN3, layout="plain"),
     "qwen3moe-odd": dict(QWEN3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
                          num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=3,
@@ -282,6 +285,7 @@ VARIANTS = {
 FAMILIES = {
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "qwen3_5_moe_text": (transformers.Qwen3_5MoeTextConfig, transformers.Qwen3_5MoeForCausalLM),
     "qwen3_next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
     "olmoe": (transformers.OlmoeConfig, transformers.OlmoeForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),

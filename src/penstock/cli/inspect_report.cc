@@ -11,6 +11,7 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/memory/recurrent_state.h"
 #include "penstock/model/family.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
@@ -299,6 +300,8 @@ json::object InspectReport(const DescribedModel& described) {
       {"head_dim", c.head_dim},
       {"kv_lora_rank", c.mla.kv_lora_rank},
       {"kv_bytes_per_position", kv_values * 4},
+      {"recurrent_layers", c.num_recurrent_layers()},
+      {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
       {"num_experts", c.num_experts},
       {"num_topk", c.num_topk},
       {"expert_dim", c.expert_dim},
@@ -354,6 +357,13 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (is("router_renormalises")) router += ", weights divided by their sum";
   if (number("router_scale") != 1) router += fmt::format(", x {:g}", number("router_scale"));
   std::vector<std::pair<std::string_view, std::string>> rows = {{"norms", norms}, {"RoPE", rope}, {"router", router}};
+  if (const int64_t recurrent = d.at("recurrent_layers").to_number<int64_t>(); recurrent > 0) {
+    rows.emplace_back(
+        "recurrent",
+        fmt::format("{} of the {} layers have gated DeltaNet in place of attention; its state "
+                    "takes {} a sequence",
+                    recurrent, num_layers, FormatBytes(d.at("state_bytes_per_sequence").to_number<uint64_t>())));
+  }
   if (const int64_t of_encoder = d.at("encoder_layers").to_number<int64_t>(); of_encoder > 0) {
     rows.emplace_back("encoder", fmt::format("{} of the {} layers; {} rows of a prompt for each expert", of_encoder,
                                              num_layers, d.at("expert_capacity").to_number<int64_t>()));

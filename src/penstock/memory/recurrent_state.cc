@@ -17,6 +17,15 @@ uint64_t ConvBytes(const DeltaNet& d) {
 
 }  // namespace
 
+uint64_t RecurrentState::Bytes(const ModelConfig& config) {
+  const DeltaNet& d = config.delta_net;
+  const auto of_heads = [](int64_t num_heads, uint64_t bytes) { return static_cast<uint64_t>(num_heads) * bytes; };
+  return config.num_recurrent_layers() == 0
+             ? 0
+             : static_cast<uint64_t>(config.num_recurrent_layers()) *
+                   (of_heads(d.num_value_heads, MatrixBytes(d)) + of_heads(d.num_key_heads, ConvBytes(d)));
+}
+
 uint64_t RecurrentState::MinPageBytes(const ModelConfig& config) {
   if (config.num_recurrent_layers() == 0) return 0;
   return std::max(MatrixBytes(config.delta_net), ConvBytes(config.delta_net));

@@ -1,8 +1,8 @@
 // Where the recurrent state of one sequence (DeltaNet in model/model_config.h) lies in KV pages.
 //
 // A sequence takes whole pages for its state, so that states and KV entries share one budget. A page holds the matrices
-// of some value heads [key_dim, value_dim], and inputs that short convolutions keep [conv_width - 1, channels of one key
-// head: its q, its k, and its values]. All are f32, and each lies within one page.
+// of some value heads [key_dim, value_dim], and inputs that short convolutions keep [conv_width - 1, channels of one
+// key head: its q, its k, and its values]. All are f32, and each lies within one page.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,8 @@ namespace penstock {
 
 class RecurrentState {
  public:
+  // Returns the bytes of a sequence's state, without what pages lose.
+  static uint64_t Bytes(const ModelConfig& config);
   // Returns the least bytes of a page; 0 for a model without such layers.
   static uint64_t MinPageBytes(const ModelConfig& config);
   // Returns the number of pages for one sequence.

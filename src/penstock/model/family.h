@@ -54,6 +54,10 @@ struct Family {
   // never runs that code.
   bool comes_with_code = false;
 
+  // The object of config.json with the fields of the language model, where that is a part of a larger model. Fields
+  // that it does not have are those of config.json itself.
+  std::string_view config_object = {};
+
   // transformers' defaults for fields that config.json does not have.
   int64_t default_head_dim = 0;       // 0: hidden_size / num_attention_heads
   int64_t default_max_positions = 0;  // 0: config.json must have it
@@ -76,6 +80,7 @@ struct Family {
   std::string_view encoder_prefix = {};
   std::span<const StoredName> encoder_names = {};
   std::span<const std::string_view> ignored_names = {};  // copies of the embedding, which checkpoints may have
+  std::string_view ignored_prefix = {};                  // of weights that text does not need, such as a vision tower's
   // The activation function of the FFNs, under the name of config.json. REQUIRES: silu if FFNs are gated.
   std::string_view hidden_act = "silu";
   int64_t default_topk = 0;  // 0: config.json must have it
@@ -91,6 +96,8 @@ extern const Family kOlmoe;
 extern const Family kQwen2Moe;
 extern const Family kQwen3Moe;
 extern const Family kQwen3Next;
+extern const Family kQwen35Moe;
+extern const Family kQwen35MoeText;
 extern const Family kPhimoe;
 extern const Family kGraniteMoe;
 extern const Family kGraniteMoeShared;

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
+absl::StatusOr<const Family*> ReadFamily(const ConfigReader& reader) {
   std::string known;
   for (const Family* family : AllFamilies()) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
@@ -255,8 +255,16 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   auto parsed = ParseJson(config_json, Fault::kModel);
   if (!parsed.ok()) return Annotate(parsed.status(), "config.json");
   if (!parsed->is_object()) return ModelError("config.json: expected an object, found {}", JsonTypeName(*parsed));
-  ConfigReader reader("config.json", parsed->get_object());
-  PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(reader));
+  json::object& object = parsed->get_object();
+  PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(ConfigReader("config.json", object)));
+  if (!family->config_object.empty()) {
+    const json::value* part = object.if_contains(family->config_object);
+    if (part == nullptr || !part->is_object()) {
+      return ModelError("config.json: field '{}': expected an object", family->config_object);
+    }
+    for (const auto& [name, value] : json::object(part->get_object())) object[name] = value;
+  }
+  ConfigReader reader("config.json", object);
   reader.SetNames(family->field_names);
   return ReadModelConfig(reader, *family);
 }

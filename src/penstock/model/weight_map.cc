@@ -132,6 +132,8 @@ class Mapper : public TensorSource {
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
       // Old checkpoints store the RoPE frequencies, which follow from the config.
       if (taken_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq") || IsOfMtpLayer(tensor)) continue;
+      const std::string_view ignored = config_->family->ignored_prefix;
+      if (!ignored.empty() && tensor.name.starts_with(ignored)) continue;
       if (checkpoint_->format() == Checkpoint::Format::kGguf && IsConfigTensor(tensor.name)) continue;
       Report(fmt::format("{} is not part of such a model", tensor.name));
     }

@@ -104,6 +104,10 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
         "--device {}: {} models, which have an encoder, are not computed on GPUs yet; use --device cpu", device,
         config.family->name);
   }
+  if (config.num_recurrent_layers() > 0 || config.attention_gate) {
+    return ResourceError("--device {}: {} models are not computed on GPUs yet; use --device cpu", device,
+                         config.family->name);
+  }
   constexpr std::string_view kCure = "pack the model with --quantize hqq4 or int8, or use --device cpu";
   const auto format_of = [&](const TensorInfo& tensor) -> const WeightFormatTraits& {
     return TraitsOf(ResidentFormat(tensor, dtype));

@@ -234,7 +234,8 @@ int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const int64_t num_pages = NumKvPages(policy.plan);
   const int64_t num_shared = policy.kv_window.on() ? 0 : workload.shared_tokens / KvCache::kPageTokens;
-  const int64_t num_own = policy.kv_window.NumPages(workload.positions()) - num_shared;
+  const int64_t of_state = RecurrentState::NumPages(inputs.config, policy.plan.kv_page_bytes);
+  const int64_t num_own = policy.kv_window.NumPages(workload.positions()) + of_state - num_shared;
   return std::clamp<int64_t>((num_pages - num_shared) / num_own, 1, policy.plan.batch_size);
 }
 
@@ -292,7 +293,9 @@ RunEstimate RunEstimator::Estimate() {
   if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
   const int64_t num_requests = simulated.num_requests;  // of one rank
   simulated.num_requests = std::min(num_requests, kMaxBatches * impl.num_places);
-  SimulatedBatch requests(simulated, policy, NumKvPages(policy.plan), impl.inputs.config.encoder.is_on());
+  SimulatedBatch requests(simulated, policy, NumKvPages(policy.plan),
+                          RecurrentState::NumPages(impl.inputs.config, policy.plan.kv_page_bytes),
+                          impl.inputs.config.encoder.is_on());
   RunEstimate run;
   while (!requests.idle()) {
     requests.Admit();

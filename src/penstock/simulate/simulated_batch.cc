@@ -7,14 +7,15 @@
 namespace penstock {
 
 SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages,
-                               bool has_encoder)
+                               int64_t num_state_pages, bool has_encoder)
     : workload_(workload),
       policy_(policy),
       limits_(policy.pass_limits()),
+      num_state_pages_(num_state_pages),
       has_encoder_(has_encoder),
       num_requests_(workload.num_requests > 0 ? workload.num_requests : policy.plan.batch_size),
       free_pages_(num_kv_pages) {
-  PENSTOCK_CHECK(policy.kv_window.NumPages(workload.max_positions()) <= num_kv_pages);
+  PENSTOCK_CHECK(policy.kv_window.NumPages(workload.max_positions()) + num_state_pages <= num_kv_pages);
 }
 
 void SimulatedBatch::Admit() {
@@ -23,7 +24,8 @@ void SimulatedBatch::Admit() {
     const int64_t num_shared = has_encoder_ ? 0 : workload_.SharedTokens(num_admitted_);
     // The pages of the common tokens stay when the first request ends.
     const int64_t num_kept = policy_.kv_window.on() ? 0 : num_shared / KvCache::kPageTokens;
-    const int64_t num_pages = policy_.kv_window.NumPages(num_prompt + workload_.new_tokens) - num_kept;
+    const int64_t num_pages =
+        policy_.kv_window.NumPages(num_prompt + workload_.new_tokens) + num_state_pages_ - num_kept;
     // When nothing runs, a request gets the pages of the common tokens, too, as cached pages go when others need them.
     if (num_pages > free_pages_ && !running_.empty()) return;
     free_pages_ -= num_pages;

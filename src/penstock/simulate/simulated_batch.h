@@ -22,8 +22,10 @@ struct StepSize {
 class SimulatedBatch {
  public:
   // `workload` and `policy` must outlive the batch. A workload without a number of requests has one for each place.
-  // With `has_encoder`, an encoder reads the prompts, and the decoder begins with a token of its own.
-  SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages, bool has_encoder);
+  // A request takes `num_state_pages` for its recurrent state, besides those of its positions. With `has_encoder`, an
+  // encoder reads the prompts, and the decoder begins with a token of its own.
+  SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages, int64_t num_state_pages,
+                 bool has_encoder);
 
   int64_t num_requests() const { return num_requests_; }
   // Returns the prompt tokens so far that were not computed, because an earlier request had computed them.
@@ -49,6 +51,7 @@ class SimulatedBatch {
   const Workload& workload_;
   const ChosenPolicy& policy_;
   const PassLimits limits_;
+  const int64_t num_state_pages_;
   const bool has_encoder_;
   const int64_t num_requests_;
   int64_t num_admitted_ = 0;

@@ -55,7 +55,9 @@ struct SimulatedRank {
       : workload(own),
         choices(std::max<int64_t>(1, inputs.config.num_experts), std::max<int64_t>(1, inputs.config.num_topk),
                 OfRank(own.routing, rank), inputs.config.moe_layers()),
-        requests(workload, inputs.plan.policy, NumKvPages(inputs.plan.policy.plan), inputs.config.encoder.is_on()) {}
+        requests(workload, inputs.plan.policy, NumKvPages(inputs.plan.policy.plan),
+                 RecurrentState::NumPages(inputs.config, inputs.plan.policy.plan.kv_page_bytes),
+                 inputs.config.encoder.is_on()) {}
 
   static RoutingSpec OfRank(RoutingSpec routing, int rank) {
     constexpr int64_t kRowsOfRank = 1 << 24;

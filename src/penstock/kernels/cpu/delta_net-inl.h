@@ -38,7 +38,8 @@ void ShortConv(const ShortConvArgs& args) {
   });
 }
 
-// log(1 + exp(x)) = max(x, 0) + log(1 + y) with y = exp(-|x|), and log(1 + y) = 2 artanh(z) with z = y / (2 + y) <= 1/3.
+// log(1 + exp(x)) = max(x, 0) + log(1 + y) with y = exp(-|x|), and log(1 + y) = 2 artanh(z) with z = y / (2 + y) <=
+// 1/3.
 template <class V>
 V Softplus(V x) {
   const V y = Exp(Sub(V::Zero(), x.Abs()));

@@ -1,5 +1,6 @@
-// Qwen3-Next (Qwen 2025): gated DeltaNet in most layers, attention with a gate in the others; all have experts and a
-// shared expert with a gate. Norms are stored as distances from 1.
+// Qwen3-Next, Qwen3.5 and Qwen3.6 (Qwen 2025, 2026): gated DeltaNet in most layers, attention with a gate in the
+// others; all have experts and a shared expert with a gate. Norms are stored as distances from 1. The published
+// checkpoints of Qwen3.5 and Qwen3.6 also have a vision tower, which is left out.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -9,25 +10,60 @@ namespace {
 
 constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {
-    {.name = "self_attn.q_proj.weight", .stored = "self_attn.q_proj.weight", .is_grouped = true},
-    {.name = "self_attn.gate_proj.weight", .stored = "self_attn.q_proj.weight", .is_grouped = true},
+constexpr StoredName kQProj = {
+    .name = "self_attn.q_proj.weight", .stored = "self_attn.q_proj.weight", .is_grouped = true};
+constexpr StoredName kGateProj = {
+    .name = "self_attn.gate_proj.weight", .stored = "self_attn.q_proj.weight", .is_grouped = true};
+constexpr StoredName kConv = {
+    .name = "linear_attn.conv.weight", .stored = "linear_attn.conv1d.weight", .is_transposed = true};
+constexpr StoredName kDecayBias = {"linear_attn.decay_bias", "linear_attn.dt_bias"};
+constexpr StoredName kDecayLog = {"linear_attn.decay_log", "linear_attn.A_log"};
+constexpr StoredName kOProj = {"linear_attn.o_proj.weight", "linear_attn.out_proj.weight"};
+
+constexpr StoredName kNextNames[] = {
+    kQProj,
+    kGateProj,
+    kConv,
+    kDecayBias,
+    kDecayLog,
+    kOProj,
     {.name = "linear_attn.q_proj.weight", .stored = "linear_attn.in_proj_qkvz.weight", .is_grouped = true},
     {.name = "linear_attn.k_proj.weight", .stored = "linear_attn.in_proj_qkvz.weight", .is_grouped = true},
     {.name = "linear_attn.v_proj.weight", .stored = "linear_attn.in_proj_qkvz.weight", .is_grouped = true},
     {.name = "linear_attn.gate_proj.weight", .stored = "linear_attn.in_proj_qkvz.weight", .is_grouped = true},
     {.name = "linear_attn.beta_proj.weight", .stored = "linear_attn.in_proj_ba.weight", .is_grouped = true},
     {.name = "linear_attn.decay_proj.weight", .stored = "linear_attn.in_proj_ba.weight", .is_grouped = true},
-    {.name = "linear_attn.conv.weight", .stored = "linear_attn.conv1d.weight", .is_transposed = true},
-    {"linear_attn.decay_bias", "linear_attn.dt_bias"},
-    {"linear_attn.decay_log", "linear_attn.A_log"},
-    {"linear_attn.o_proj.weight", "linear_attn.out_proj.weight"},
+};
+
+constexpr StoredName k35Names[] = {
+    kQProj,
+    kGateProj,
+    kConv,
+    kDecayBias,
+    kDecayLog,
+    kOProj,
+    {"linear_attn.q_proj.weight", "linear_attn.in_proj_qkv.weight"},
+    {"linear_attn.k_proj.weight", "linear_attn.in_proj_qkv.weight"},
+    {"linear_attn.v_proj.weight", "linear_attn.in_proj_qkv.weight"},
+    {"linear_attn.gate_proj.weight", "linear_attn.in_proj_z.weight"},
+    {"linear_attn.beta_proj.weight", "linear_attn.in_proj_b.weight"},
+    {"linear_attn.decay_proj.weight", "linear_attn.in_proj_a.weight"},
+    // Published checkpoints have one tensor for all experts of a layer; transformers saves one for each.
+    {"mlp.experts.{expert}.gate_proj.weight", "mlp.experts.{expert}.gate_proj.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "mlp.experts.{expert}.up_proj.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "mlp.experts.{expert}.down_proj.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "mlp.experts.gate_up_proj"},
+    {"mlp.experts.{expert}.up_proj.weight", "mlp.experts.gate_up_proj"},
+    {"mlp.experts.{expert}.down_proj.weight", "mlp.experts.down_proj"},
+    {"model.embed_tokens.weight", "model.embed_tokens.weight"},
+    {"model.embed_tokens.weight", "model.language_model.embed_tokens.weight"},
+    {"model.norm.weight", "model.norm.weight"},
+    {"model.norm.weight", "model.language_model.norm.weight"},
 };
 
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
-  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.Int("shared_expert_intermediate_size", 1, kMaxModelDim);
   config.shared_gate = true;
   config.router.renormalises = reader.BoolOr("norm_topk_prob", true);
@@ -35,8 +71,14 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.qk_norm = QkNorm::kPerHead;
   config.attention_gate = true;
   if (reader.BoolOr("attention_bias", false)) reader.Fail("attention_bias", "false", "true");
-  ReadSparseLayers(reader, config);
   ReadDeltaNet(reader, config);
+}
+
+// Qwen3-Next may have layers with a dense FFN instead of experts.
+void ReadNextConfig(ConfigReader& reader, ModelConfig& config) {
+  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  ReadSparseLayers(reader, config);
+  ReadConfig(reader, config);
 }
 
 }  // namespace
@@ -49,7 +91,36 @@ const Family kQwen3Next = {
     .default_partial_rotary = 0.25,
     .takes_partial_rotary = true,
     .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .stored_names = kNextNames,
+    .read_config = ReadNextConfig,
+};
+
+const Family kQwen35Moe = {
+    .name = "qwen3_5_moe",
+    .architecture = "Qwen3_5MoeForConditionalGeneration",
+    .config_object = "text_config",
+    .default_head_dim = 256,
+    .default_max_positions = 32768,
+    .default_norm_eps = 1e-6,
+    .default_partial_rotary = 0.25,
+    .takes_partial_rotary = true,
+    .field_names = kFieldNames,
+    .layer_prefix = "model.language_model.layers.{layer}.",
+    .stored_names = k35Names,
+    .ignored_prefix = "model.visual.",
+    .read_config = ReadConfig,
+};
+
+const Family kQwen35MoeText = {
+    .name = "qwen3_5_moe_text",
+    .architecture = "Qwen3_5MoeForCausalLM",
+    .default_head_dim = 256,
+    .default_max_positions = 32768,
+    .default_norm_eps = 1e-6,
+    .default_partial_rotary = 0.25,
+    .takes_partial_rotary = true,
+    .field_names = kFieldNames,
+    .stored_names = k35Names,
     .read_config = ReadConfig,
 };
 
