@@ -1,8 +1,9 @@
 // Speed of gated DeltaNet's rule on states of 128 x 128, by rows of one sequence, on the best instruction set.
 //
-// One row is decoding: the states of successive calls come from a ring that does not fit any cache, as in a batch. A call
-// reads and writes its state; compare its GB/s with the machine's read rate, measured just before and just after.
-// Several rows are prefill; compare their GFLOP/s (seven operations for each value of the state) with the measured peak.
+// One row is decoding: the states of successive calls come from a ring that does not fit any cache, as in a batch. A
+// call reads and writes its state; compare its GB/s with the machine's read rate, measured just before and just after.
+// Several rows are prefill; compare their GFLOP/s (seven operations for each value of the state) with the measured
+// peak.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -55,7 +56,8 @@ void RunDeltaRule(benchmark::State& state, int64_t num_rows, int num_threads) {
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const ProbedRates after(pool, Arithmetic::kF32);
-  const double calls_per_s = static_cast<double>(num_threads * kCalls) * static_cast<double>(state.iterations()) / seconds;
+  const double calls_per_s =
+      static_cast<double>(num_threads * kCalls) * static_cast<double>(state.iterations()) / seconds;
   SetRates(state, before, after,
            {.ops_per_s = 7.0 * static_cast<double>(num_rows * kDim * kDim) * calls_per_s,
             .bytes_per_s = 2.0 * static_cast<double>(kStateBytes) * calls_per_s});

@@ -26,6 +26,15 @@ ModelConfig TinyConfig() {
   return config;
 }
 
+// A model whose states take three pages: a page holds one of two matrices, or the inputs of a convolution.
+ModelConfig RecurrentConfig() {
+  ModelConfig config = TinyConfig();
+  config.num_layers = 2;
+  config.layer_is_recurrent = {true, false};
+  config.delta_net = {.num_key_heads = 1, .num_value_heads = 2, .key_dim = 22, .value_dim = 22, .conv_width = 2};
+  return config;
+}
+
 uint64_t DigestOf(std::span<const TokenId> tokens) {
   uint64_t digest = 1;
   for (const TokenId token : tokens) digest = (digest + static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u;
@@ -34,8 +43,8 @@ uint64_t DigestOf(std::span<const TokenId> tokens) {
 
 class Model {
  public:
-  Model(int64_t num_pages, KvWindow window, bool shares_pages)
-      : cache_(KvCache::Create(HostMemory(), TinyConfig(), KvFormat::kF32, num_pages).value()),
+  Model(int64_t num_pages, KvWindow window, bool shares_pages, const ModelConfig& config = TinyConfig())
+      : cache_(KvCache::Create(HostMemory(), config, KvFormat::kF32, num_pages).value()),
         window_(window),
         shares_pages_(shares_pages) {}
 
@@ -53,6 +62,7 @@ class Model {
                                                        .shares_pages = shares_pages_,
                                                        .num_encoded = num_encoded});
     if (!kv.has_value()) return false;
+    EXPECT_TRUE(cache_.Clear(kv->state_pages()).ok());
     const int64_t num_prompt = std::ssize(prompt);
     running_.push_back(
         {std::move(prompt), num_prompt, first_needed_row, max_positions, num_encoded, 0, *std::move(kv)});
@@ -69,9 +79,10 @@ class Model {
         const int64_t pos = sequence.kv.SkipComputed(sequence.tokens, sequence.computed).value();
         EXPECT_LE(pos, std::max(sequence.computed, sequence.first_needed_row));
         num_skipped_ += pos - sequence.computed;
+        CheckState(sequence, pos);
         sequence.computed = pos;
         sequence.kv.Open(sequence.tokens, pos + 1);
-        if (!pages.insert(sequence.kv.page_at(pos)).second) continue;
+        if (!pages.insert(sequence.kv.NextToCompute(pos)).second) continue;
       }
       const bool encodes = sequence.computed < sequence.num_encoded;
       EXPECT_TRUE(!encodes || sequence.computed == 0);
@@ -92,8 +103,10 @@ class Model {
       for (int64_t pos = first; pos < end; ++pos) {
         std::byte* const entry = EntryOf(*sequence, pos, pos);
         const uint64_t digest = DigestAt(*sequence, pos);
-        std::memcpy(entry, &digest, sizeof(digest));
+        if (!sequence->kv.has_entries(pos)) std::memcpy(entry, &digest, sizeof(digest));
         ++num_computed_;
+        CheckState(*sequence, pos);
+        Advance(*sequence, pos);
         Check(*sequence, pos);
       }
     }
@@ -147,6 +160,22 @@ class Model {
     const std::vector<std::byte*> pages = window_.PagesFrom(sequence.kv.pages(), first_page);
     const int64_t place = page < window_.sink_pages() ? page : page - first_page + window_.sink_pages();
     return pages[place] + pos % 16 * 8;
+  }
+
+  // A sequence's state is the digest of the tokens before `pos`, in each of its pages.
+  static void CheckState(const Running& sequence, int64_t pos) {
+    for (const std::byte* page : sequence.kv.state_pages()) {
+      uint64_t digest = 0;
+      std::memcpy(&digest, page, sizeof(digest));
+      ASSERT_EQ(digest, pos == 0 ? 0 : DigestOf(std::span(sequence.tokens).first(pos))) << "state before " << pos;
+    }
+  }
+
+  // Takes the state through the row at `pos`, and copies it where the sequence says.
+  static void Advance(Running& sequence, int64_t pos) {
+    const uint64_t digest = DigestOf(std::span(sequence.tokens).first(pos + 1));
+    for (std::byte* page : sequence.kv.state_pages()) std::memcpy(page, &digest, sizeof(digest));
+    for (std::byte* page : sequence.kv.KeepState(pos)) std::memcpy(page, &digest, sizeof(digest));
   }
 
   // Entries behind an encoder depend on all tokens that it reads.
@@ -315,6 +344,57 @@ TEST(KvSequence, WhenThePagesAreNeededTheOldestBeginningsGo) {
   }
   // Five pages each: the first prompt's pages are gone when it comes again, the third's are not.
   EXPECT_EQ(model.num_skipped(), 64);
+}
+
+TEST(KvSequence, StatesAreKeptWherePromptsPart) {
+  std::mt19937 random(1);
+  Model model(200, {}, true, RecurrentConfig());
+  constexpr int kSequences = 8;
+  for (int i = 0; i < kSequences; ++i) {
+    ASSERT_TRUE(model.Admit(Numbers(100, 0) + Numbers(10, 1000 * (i + 1)), 5));
+  }
+  while (!model.idle()) model.Step(64, random, false);
+  // The others wait until the first sequence has computed the six pages that they share, and begin with its state.
+  EXPECT_EQ(model.num_skipped(), (kSequences - 1) * 96);
+  EXPECT_EQ(model.num_computed(), 110 + (kSequences - 1) * 14 + kSequences * 5);
+  // A prompt that parts elsewhere is computed again, and the next such prompt finds a state.
+  for (const int64_t skipped : {0, 48}) {
+    const int64_t before = model.num_skipped();
+    ASSERT_TRUE(model.Admit(Numbers(50, 0) + Numbers(40, 500 + skipped), 1));
+    while (!model.idle()) model.Step(64, random, false);
+    EXPECT_EQ(model.num_skipped() - before, skipped);
+  }
+  EXPECT_EQ(model.prefixes().num_available(), 200);
+}
+
+TEST(KvSequence, EverySequenceHasItsOwnState) {
+  int64_t num_skipped = 0;
+  for (uint32_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const int64_t num_pages = 18 + static_cast<int64_t>(random() % 60);
+    Model model(num_pages, {}, seed % 10 != 9, RecurrentConfig());
+    const Tokens texts[] = {Numbers(3, 0), Numbers(16, 0), Numbers(40, 0), Numbers(90, 0), Numbers(48, 500)};
+    int num_left = 25;
+    while (num_left > 0 || !model.idle()) {
+      while (num_left > 0 && model.num_running() < 6) {
+        Tokens prompt = texts[random() % 5];
+        for (auto i = static_cast<int64_t>(1 + random() % 40); i > 0; --i) {
+          prompt.push_back(static_cast<TokenId>(random() % 2));
+        }
+        const int64_t first_needed =
+            random() % 4 == 0 ? static_cast<int64_t>(random()) % std::ssize(prompt) : std::ssize(prompt) - 1;
+        if (!model.Admit(prompt, static_cast<int64_t>(1 + random() % 40), first_needed)) break;
+        --num_left;
+      }
+      ASSERT_FALSE(model.idle());
+      model.Step(1 + static_cast<int64_t>(random() % 60), random, random() % 16 == 0);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_EQ(model.prefixes().num_available(), num_pages);
+    num_skipped += model.num_skipped();
+  }
+  EXPECT_GT(num_skipped, 0);
 }
 
 TEST(KvSequence, EverySequenceSeesItsOwnEntries) {

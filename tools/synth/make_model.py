@@ -58,7 +58,19 @@ PRESETS = {
     "qwen3moe-mini": dict(family="qwen3_moe", model_dim=1024, num_layers=24, num_heads=16, num_kv_heads=4,
                           head_dim=128, num_experts=64, num_topk=8, expert_dim=512, vocab_size=32000,
                           context=32768),
+    # The shapes of Qwen3.5-35B-A3B and Qwen3.6-35B-A3B with their published 40 layers (69 GB), 8 layers (15 GB) and
+    # 8 layers of 32 experts (2.5 GB). Three of four layers have gated DeltaNet in place of attention.
+    "qwen35": dict(family="qwen3_5_moe_text", model_dim=2048, num_layers=40, num_heads=16, num_kv_heads=2,
+                   head_dim=256, num_experts=256, num_topk=8, expert_dim=512, vocab_size=248320, context=262144),
+    "qwen35-8layers": dict(family="qwen3_5_moe_text", model_dim=2048, num_layers=8, num_heads=16, num_kv_heads=2,
+                           head_dim=256, num_experts=256, num_topk=8, expert_dim=512, vocab_size=248320,
+                           context=262144),
+    "qwen35-mini": dict(family="qwen3_5_moe_text", model_dim=2048, num_layers=8, num_heads=16, num_kv_heads=2,
+                        head_dim=256, num_experts=32, num_topk=8, expert_dim=512, vocab_size=32000, context=32768),
 }
+# The dims of gated DeltaNet, as published.
+DELTA_NET = dict(linear_num_key_heads=16, linear_num_value_heads=32, linear_key_head_dim=128,
+                 linear_value_head_dim=128, linear_conv_kernel_dim=4)
 # Defaults for the dimensions that neither the preset nor an option gives.
 DEFAULTS = dict(model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=None, num_experts=8,
                 num_topk=2, expert_dim=512, vocab_size=4096, context=4096)
@@ -67,8 +79,8 @@ DEFAULTS = dict(model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, head_d
 def tensor_list(dims):
     """Returns the model's tensors in file order: [(name, shape, kind)].
 
-    The kind is "linear", "embedding" or "norm"; with a routing skew of 1.2 also "linear+1.2" (a router) and
-    "embedding+1.2". Linear weights are [output features, input features].
+    The kind is "linear", "embedding", "norm" (near 1) or "offset" (near 0); with a routing skew of 1.2 also "linear+1.2"
+    (a router) and "embedding+1.2". Linear weights are [output features, input features].
     """
     skew = f"+{dims['routing_skew']}" if dims["routing_skew"] > 0 else ""
     family, model_dim = dims["family"], dims["model_dim"]
@@ -78,32 +90,61 @@ def tensor_list(dims):
         "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
     }.get(family, ("mlp", "gate_proj", "up_proj", "down_proj"))
 
+    is_hybrid = family == "qwen3_5_moe_text"
+    norm = "offset" if is_hybrid else "norm"    # stored as distances from 1
     tensors = [("model.embed_tokens", (dims["vocab_size"], model_dim), "embedding" + skew)]
     for layer in range(dims["num_layers"]):
         prefix = f"model.layers.{layer}."
         attention = prefix + "self_attn."
-        tensors += [
-            (prefix + "input_layernorm", (model_dim,), "norm"),
-            (attention + "q_proj", (query_dim, model_dim), "linear"),
-            (attention + "k_proj", (kv_dim, model_dim), "linear"),
-            (attention + "v_proj", (kv_dim, model_dim), "linear"),
-            (attention + "o_proj", (model_dim, query_dim), "linear"),
-        ]
-        if family == "qwen3_moe":       # QK norm within each head
-            tensors += [(attention + "q_norm", (dims["head_dim"],), "norm"),
-                        (attention + "k_norm", (dims["head_dim"],), "norm")]
+        is_recurrent = is_hybrid and layer % 4 != 3
+        tensors.append((prefix + "input_layernorm", (model_dim,), norm))
+        if is_recurrent:
+            tensors += delta_net_tensors(prefix + "linear_attn.", model_dim)
+        else:
+            tensors += [
+                (attention + "q_proj", ((2 if is_hybrid else 1) * query_dim, model_dim), "linear"),
+                (attention + "k_proj", (kv_dim, model_dim), "linear"),
+                (attention + "v_proj", (kv_dim, model_dim), "linear"),
+                (attention + "o_proj", (model_dim, query_dim), "linear"),
+            ]
+        if family == "qwen3_moe" or (is_hybrid and not is_recurrent):       # QK norm within each head
+            tensors += [(attention + "q_norm", (dims["head_dim"],), norm),
+                        (attention + "k_norm", (dims["head_dim"],), norm)]
         elif family == "olmoe":         # QK norm across all heads
             tensors += [(attention + "q_norm", (query_dim,), "norm"),
                         (attention + "k_norm", (kv_dim,), "norm")]
-        tensors += [(prefix + "post_attention_layernorm", (model_dim,), "norm"),
+        tensors += [(prefix + "post_attention_layernorm", (model_dim,), norm),
                     (prefix + moe + ".gate", (dims["num_experts"], model_dim), "linear" + skew)]
+        if is_hybrid:
+            shared = prefix + "mlp.shared_expert."
+            tensors += [(shared + "gate_proj", (dims["expert_dim"], model_dim), "linear"),
+                        (shared + "up_proj", (dims["expert_dim"], model_dim), "linear"),
+                        (shared + "down_proj", (model_dim, dims["expert_dim"]), "linear"),
+                        (prefix + "mlp.shared_expert_gate", (1, model_dim), "linear")]
         for expert in range(dims["num_experts"]):
             name = f"{prefix}{moe}.experts.{expert}."
             tensors += [(name + gate, (dims["expert_dim"], model_dim), "linear"),
                         (name + up, (dims["expert_dim"], model_dim), "linear"),
                         (name + down, (model_dim, dims["expert_dim"]), "linear")]
-    tensors += [("model.norm", (model_dim,), "norm"), ("lm_head", (dims["vocab_size"], model_dim), "linear")]
-    return [(name + ".weight", shape, kind) for name, shape, kind in tensors]
+    tensors += [("model.norm", (model_dim,), norm), ("lm_head", (dims["vocab_size"], model_dim), "linear")]
+    return [(name if name.endswith(("A_log", "dt_bias")) else name + ".weight", shape, kind)
+            for name, shape, kind in tensors]
+
+
+def delta_net_tensors(prefix, model_dim):
+    """Returns the tensors of a layer with gated DeltaNet."""
+    num_heads = DELTA_NET["linear_num_value_heads"]
+    keys = DELTA_NET["linear_num_key_heads"] * DELTA_NET["linear_key_head_dim"]
+    values = num_heads * DELTA_NET["linear_value_head_dim"]
+    return [(prefix + "in_proj_qkv", (2 * keys + values, model_dim), "linear"),
+            (prefix + "in_proj_z", (values, model_dim), "linear"),
+            (prefix + "in_proj_b", (num_heads, model_dim), "linear"),
+            (prefix + "in_proj_a", (num_heads, model_dim), "linear"),
+            (prefix + "conv1d", (2 * keys + values, 1, DELTA_NET["linear_conv_kernel_dim"]), "linear"),
+            (prefix + "dt_bias", (num_heads,), "offset"),
+            (prefix + "A_log", (num_heads,), "offset"),
+            (prefix + "norm", (DELTA_NET["linear_value_head_dim"],), "norm"),
+            (prefix + "out_proj", (model_dim, values), "linear")]
 
 
 def make_config(dims, dtype, bos_id, eos_id):
@@ -128,6 +169,12 @@ def make_config(dims, dtype, bos_id, eos_id):
                    "intermediate_size": 3 * dims["model_dim"], "moe_intermediate_size": dims["expert_dim"],
                    "num_experts": dims["num_experts"], "norm_topk_prob": True, "decoder_sparse_step": 1,
                    "mlp_only_layers": []}
+    elif family == "qwen3_5_moe_text":
+        config |= {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": family, "rms_norm_eps": 1e-6,
+                   "head_dim": dims["head_dim"], "attention_bias": False, "moe_intermediate_size": dims["expert_dim"],
+                   "shared_expert_intermediate_size": dims["expert_dim"], "num_experts": dims["num_experts"],
+                   "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+                   **DELTA_NET}
     else:
         config |= {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "rope_theta": 10000.0,
                    "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None, "rope_scaling": None,
@@ -178,7 +225,7 @@ def random_bytes(name, shape, kind, dtype, seed):
     """
     rng = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
     kind, _, skew = kind.partition("+")
-    mean, std = {"norm": (1.0, 0.1), "embedding": (0.0, 1.0), "linear": (0.0, shape[-1] ** -0.5)}[kind]
+    mean, std = {"norm": (1.0, 0.1), "offset": (0.0, 0.1), "embedding": (0.0, 1.0), "linear": (0.0, shape[-1] ** -0.5)}[kind]
     table = to_dtype(np.float32(mean) + np.float32(std) * normal_quantiles(), dtype)
     common = to_dtype(common_values(kind, shape[0], float(skew), rng), dtype) if skew else None
     size, done = math.prod(shape), 0
@@ -348,7 +395,7 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description="Write a random-weight Mixture-of-Experts model folder.",
         epilog="Options override the preset's dimensions. Folder and files appear only once they are complete.")
-    parser.add_argument("--family", choices=("mixtral", "qwen3_moe", "olmoe"))
+    parser.add_argument("--family", choices=("mixtral", "qwen3_moe", "qwen3_5_moe_text", "olmoe"))
     parser.add_argument("--preset", choices=PRESETS)
     for key, default in DEFAULTS.items():
         text = "model_dim / num_heads" if default is None else default

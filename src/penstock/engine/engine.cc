@@ -120,7 +120,8 @@ class EngineImpl : public InstrumentedEngine {
             .prompt = sequence.token_ids(),
             .first_needed_row = sequence.first_needed_row(),
             .max_positions = sequence.max_positions(),
-            .shares_pages = shares_prefixes_ && model_->config.num_recurrent_layers() == 0 &&
+            .shares_pages = shares_prefixes_ &&
+                            !(policy().kv_window.on() && model_->config.num_recurrent_layers() > 0) &&
                             !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens()),
             .num_encoded = sequence.num_encoded()};
   }
@@ -357,7 +358,11 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
                   policy().kv_window,
                   sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.num_prompt_tokens(),
                   sequence.kv()->state_pages());
+    batch_.has_kv.back() = sequence.kv()->has_entries(pos) ? 1 : 0;
     sequence_of_row_.push_back(&sequence);
+    if (std::vector<std::byte*> copy = sequence.kv()->KeepState(pos); !copy.empty()) {
+      batch_.state_copies.push_back({batch_.num_rows() - 1, std::move(copy)});
+    }
     const bool is_last = pos + 1 == first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
     if (is_last || sequence.wants_prompt_logprobs(pos + 1)) batch_.logit_rows.push_back(batch_.num_rows() - 1);
   }
@@ -376,7 +381,7 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
       .num_pending = sequence.num_pending(),
       // Tokens that a format forces are computed like a part of a prompt.
       .in_prefill = sequence.in_prefill() || sequence.num_pending() > 1,
-      .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second,
+      .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->NextToCompute(sequence.num_computed())).second,
       .num_to_encode = sequence.num_to_encode()};
 }
 

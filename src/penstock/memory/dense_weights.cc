@@ -70,6 +70,7 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, cons
       const LayerTensors& from = map.layers[layer_idx];
       LayerWeights& to = layers[layer_idx];
       vector(from.sinks, to.sinks);
+      vector(from.conv_weight, to.conv_weight);
       vector(from.expert_gate_bias, to.expert_gate_bias);
       vector(from.expert_up_bias, to.expert_up_bias);
       vector(from.expert_down_bias, to.expert_down_bias);

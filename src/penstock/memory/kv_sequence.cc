@@ -96,6 +96,11 @@ KvSequence::KvSequence(const Args& args, bool finds_pages)
     state_pages_.push_back(cache_->prefixes().Take());
     state_addresses_.push_back(cache_->address(state_pages_.back()));
   }
+  // The prompts that come later may go on from here, or from where this one leaves what others have.
+  if (state_pages_.empty() || !shares_pages_) return;
+  for (const int64_t num_full : {first_needed_row_ / kPageTokens, num_found_}) {
+    if (num_full > 0) cache_->prefixes().WantState(pages_[num_full - 1]);
+  }
 }
 
 KvSequence::KvSequence(KvSequence&& other) noexcept
@@ -107,15 +112,20 @@ KvSequence::KvSequence(KvSequence&& other) noexcept
       shares_pages_(other.shares_pages_),
       finds_pages_(other.finds_pages_),
       root_(other.root_),
+      num_found_(other.num_found_),
       num_pages_(other.num_pages_),
       pages_(std::move(other.pages_)),
       addresses_(std::move(other.addresses_)),
+      kept_states_(std::move(other.kept_states_)),
       state_pages_(std::move(other.state_pages_)),
       state_addresses_(std::move(other.state_addresses_)) {}
 
 KvSequence::~KvSequence() {
   if (cache_ == nullptr) return;
   for (const KvPageId page : state_pages_) cache_->prefixes().Release(page);
+  for (const KeptState& kept : kept_states_) {
+    for (const KvPageId page : kept.pages) cache_->prefixes().Release(page);
+  }
   const int64_t num_sinks = std::min(window_.on() ? window_.sink_pages() : 0, std::ssize(pages_));
   const int64_t num_others = std::ssize(pages_) - num_sinks;
   for (int64_t i = 1; i <= num_others; ++i) ReleasePage(num_pages_ - i);
@@ -142,6 +152,7 @@ void KvSequence::AddPage(std::span<const TokenId> tokens, int64_t page_idx) {
   if (page != kNoKvPage) {
     if (may_leave(page_idx) && prefixes.num_holders(page) > 0) prefixes.AddReserved(1);
     prefixes.Hold(page);
+    num_found_ = page_idx + 1;
   } else {
     page = prefixes.Take();
     if (is_named) prefixes.Name(page, parent, TokensOf(tokens, page_idx, num_prompt_), is_shareable, root_);
@@ -166,6 +177,7 @@ void KvSequence::Open(std::span<const TokenId> tokens, int64_t end) {
 }
 
 absl::StatusOr<int64_t> KvSequence::SkipComputed(std::span<const TokenId> tokens, int64_t pos) {
+  if (!state_pages_.empty()) return SkipToState(pos);
   PrefixCache& prefixes = cache_->prefixes();
   while (finds_pages_ && pos < first_needed_row_) {
     Open(tokens, pos + 1);
@@ -183,6 +195,40 @@ absl::StatusOr<int64_t> KvSequence::SkipComputed(std::span<const TokenId> tokens
   return pos;
 }
 
+absl::StatusOr<int64_t> KvSequence::SkipToState(int64_t pos) {
+  if (!finds_pages_) return pos;
+  const PrefixCache& prefixes = cache_->prefixes();
+  std::span<const KvPageId> state;
+  for (int64_t end = (pos / kPageTokens + 1) * kPageTokens; end <= first_needed_row_; end += kPageTokens) {
+    const KvPageId page = page_at(end - 1);
+    if (prefixes.num_computed(page) < kPageTokens) break;
+    if (const auto kept = prefixes.KeptState(page); !kept.empty()) {
+      state = kept;
+      pos = end;
+    }
+  }
+  for (size_t i = 0; i < state.size(); ++i) PENSTOCK_RETURN_IF_ERROR(cache_->Copy(state[i], state_pages_[i]));
+  return pos;
+}
+
+std::vector<std::byte*> KvSequence::KeepState(int64_t pos) {
+  std::vector<std::byte*> addresses;
+  if (state_pages_.empty() || (pos + 1) % kPageTokens != 0) return addresses;
+  PrefixCache& prefixes = cache_->prefixes();
+  if (!prefixes.ShouldKeepState(page_at(pos), std::ssize(state_pages_))) return addresses;
+  std::vector<KvPageId>& pages = kept_states_.emplace_back(KeptState{pos, {}}).pages;
+  while (pages.size() < state_pages_.size()) {
+    pages.push_back(prefixes.Take());
+    addresses.push_back(cache_->address(pages.back()));
+  }
+  return addresses;
+}
+
+KvPageId KvSequence::NextToCompute(int64_t pos) const {
+  while (pos + 1 < first_needed_row_ && has_entries(pos)) ++pos;
+  return page_at(pos);
+}
+
 void KvSequence::SetComputed(std::span<const TokenId> tokens, int64_t begin, int64_t end) {
   if (!shares_pages_) return;
   PrefixCache& prefixes = cache_->prefixes();
@@ -193,11 +239,16 @@ void KvSequence::SetComputed(std::span<const TokenId> tokens, int64_t begin, int
       prefixes.Name(page, ParentOf(page_idx), TokensOf(tokens, page_idx, end), /*is_shared=*/true, root_);
     }
   }
+  std::erase_if(kept_states_, [&](KeptState& kept) {
+    if (kept.pos >= end) return false;
+    prefixes.KeepState(page_at(kept.pos), std::move(kept.pages));
+    return true;
+  });
 }
 
 void KvSequence::Finish(std::span<const TokenId> tokens, int64_t num_computed) {
   const int64_t page_idx = num_computed / kPageTokens;
-  if (!shares_pages_ || num_computed % kPageTokens == 0) return;
+  if (!shares_pages_ || !state_pages_.empty() || num_computed % kPageTokens == 0) return;
   cache_->prefixes().Name(pages_[SlotOf(page_idx)], ParentOf(page_idx), TokensOf(tokens, page_idx, num_computed),
                           /*is_shared=*/false, root_);
 }

@@ -52,12 +52,24 @@ class KvSequence {
 
   // In all of these, `tokens` are all tokens of the sequence so far, and positions increase from call to call.
 
+  // Returns the page of the first position from `pos` on whose KV entries do not exist. Sequences that share it wait
+  // for the one that computes it.
+  KvPageId NextToCompute(int64_t pos) const;
+  // Returns whether the KV entries of an opened position exist. With a recurrent state, a row may be computed again to
+  // advance the state.
+  bool has_entries(int64_t pos) const {
+    return pos % KvCache::kPageTokens < cache_->prefixes().num_computed(page_at(pos));
+  }
   // Makes room for the positions before `end`.
   void Open(std::span<const TokenId> tokens, int64_t end);
   // Returns the first position from `pos` on that must be computed, at most first_needed_row. REQUIRES: the
-  // positions before `pos` are computed. Copies the beginning of a page where a page of others begins alike.
+  // positions before `pos` are computed. Copies the beginning of a page where a page of others begins alike. With a
+  // recurrent state, it skips to the last place where others have kept theirs, and copies that.
   absl::StatusOr<int64_t> SkipComputed(std::span<const TokenId> tokens, int64_t pos);
-  // Says that the positions [begin, end) have been computed.
+  // Returns where the recurrent state behind the row at `pos` is to be copied for other sequences, when that row is
+  // computed. Returns nothing if that is not worth it.
+  std::vector<std::byte*> KeepState(int64_t pos);
+  // Says that the positions [begin, end) have been computed, and states behind them copied.
   void SetComputed(std::span<const TokenId> tokens, int64_t begin, int64_t end);
   // Lets others copy from the last page, although it is not full. Nothing may be computed any more.
   void Finish(std::span<const TokenId> tokens, int64_t num_computed);
@@ -68,6 +80,7 @@ class KvSequence {
   // Copies what is left of an encoder's entries: those that end within a page. Returns whether all could be taken over.
   bool CopyEncoded(const Args& args);
 
+  absl::StatusOr<int64_t> SkipToState(int64_t pos);
   int64_t SlotOf(int64_t page_idx) const;
   KvPageId ParentOf(int64_t page_idx) const { return page_idx == 0 ? kNoKvPage : pages_[SlotOf(page_idx - 1)]; }
   // Whether a page leaves the window when the sequence goes on.
@@ -84,9 +97,15 @@ class KvSequence {
   bool shares_pages_;
   bool finds_pages_;                   // may hold pages of others, and copy from them
   uint64_t root_ = 0;                  // of the first page (PrefixCache)
+  int64_t num_found_ = 0;              // pages that others had when the sequence was created
   int64_t num_pages_ = 0;              // also those that have left the ring
   std::vector<KvPageId> pages_;        // [num_slots]
   std::vector<std::byte*> addresses_;  // [num_slots]
+  struct KeptState {
+    int64_t pos;
+    std::vector<KvPageId> pages;
+  };
+  std::vector<KeptState> kept_states_;  // their rows are not yet computed
   std::vector<KvPageId> state_pages_;
   std::vector<std::byte*> state_addresses_;  // [state_pages_.size()]
 };

@@ -46,6 +46,10 @@ PrefixCache::PrefixCache(int64_t num_pages)
 KvPageId PrefixCache::Take() {
   PENSTOCK_CHECK(num_available() > 0);
   KvPageId page = first_cached_;
+  while (free_.empty() && num_cached_ == 0) {
+    DropState(state_order_.front());
+    state_order_.pop_front();
+  }
   if (free_.empty()) {
     RemoveCached(page);
     RemoveName(page);
@@ -124,8 +128,33 @@ void PrefixCache::RemoveName(KvPageId page) {
   Page& named = pages_[page];
   if (named.can_be_copied) complete_.erase(page);
   if (named.is_shared) shared_.erase(page);
-  named.can_be_copied = named.is_shared = false;
+  DropState(page);
+  named.can_be_copied = named.is_shared = named.wants_state = false;
   named.name = {};
+}
+
+void PrefixCache::KeepState(KvPageId page, std::vector<KvPageId> pages) {
+  if (!pages_[page].is_shared || states_.contains(page)) {
+    for (const KvPageId of_state : pages) Release(of_state);
+    return;
+  }
+  for (const KvPageId of_state : pages) pages_[of_state].num_holders = 0;
+  num_kept_ += std::ssize(pages);
+  states_.emplace(page, std::move(pages));
+  state_order_.push_back(page);
+}
+
+std::span<const KvPageId> PrefixCache::KeptState(KvPageId page) const {
+  const auto found = states_.find(page);
+  return found == states_.end() ? std::span<const KvPageId>() : found->second;
+}
+
+void PrefixCache::DropState(KvPageId page) {
+  const auto found = states_.find(page);
+  if (found == states_.end()) return;
+  num_kept_ -= std::ssize(found->second);
+  free_.insert(free_.end(), found->second.begin(), found->second.end());
+  states_.erase(found);
 }
 
 KvPageId PrefixCache::Find(KvPageId parent, std::span<const TokenId> tokens, uint64_t root) const {

@@ -9,17 +9,23 @@
 // for the prompt: pages of different roots have different names. A root is a hash, so who takes over such pages must
 // find all tokens of the prompt in them.
 //
-// A page is free, held by sequences, or cached. A cached page is complete and held by nobody. When no page is free, the
-// cached page that was released first is taken. Sequences release their last pages first, so children go before their
-// parents.
+// The recurrent state of a sequence (recurrent_state.h) is known where its rows end. It can be kept at the end of a
+// shared page, in pages of its own. Other sequences begin there. Kept states go when nothing else is left to take, or
+// with the page.
+//
+// A page is free, held by sequences, cached, or part of a kept state. A cached page is complete and held by nobody.
+// When no page is free, the cached page that was released first is taken. Sequences release their last pages first, so
+// children go before their parents.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "penstock/memory/expert_key.h"
 #include "penstock/tensor/kv_block.h"
@@ -48,7 +54,8 @@ class PrefixCache {
   // Maximum bytes of the tables for each page.
   static constexpr uint64_t kBytesPerPage = 160;
 
-  int64_t num_available() const { return std::ssize(free_) + num_cached_; }  // pages that nobody holds
+  // Returns the number of pages that nobody holds.
+  int64_t num_available() const { return std::ssize(free_) + num_cached_ + num_kept_; }
   int64_t num_holders(KvPageId page) const { return pages_[page].num_holders; }
   // Pages that holders keep in reserve: they may have to Take() as many. Only counted here.
   int64_t num_reserved() const { return num_reserved_; }
@@ -61,6 +68,19 @@ class PrefixCache {
   void Hold(KvPageId page);
   // Removes a holder. The page of the last holder is cached if it is named and complete; otherwise it is free.
   void Release(KvPageId page);
+
+  // Says that a state is worth keeping at the end of this shared page.
+  void WantState(KvPageId page) { pages_[page].wants_state = pages_[page].is_shared; }
+  // Returns whether a state should be kept there: it is wanted, and `num_pages` can be taken without dropping another.
+  bool ShouldKeepState(KvPageId page, int64_t num_pages) const {
+    return pages_[page].wants_state && !states_.contains(page) &&
+           std::ssize(free_) + num_cached_ - num_reserved_ >= num_pages;
+  }
+  // Keeps a state in these pages, each of which has one holder, at the end of a held page. Releases them if there is
+  // one already.
+  void KeepState(KvPageId page, std::vector<KvPageId> pages);
+  // Returns the pages of the state at the end of a page; empty if there is none.
+  std::span<const KvPageId> KeptState(KvPageId page) const;
 
   // The positions from the page's beginning whose KV entries exist.
   int64_t num_computed(KvPageId page) const { return pages_[page].num_computed; }
@@ -109,7 +129,8 @@ class PrefixCache {
     int32_t num_holders = 0;
     int32_t num_computed = 0;
     bool is_shared = false;
-    bool can_be_copied = false;   // in complete_
+    bool can_be_copied = false;  // in complete_
+    bool wants_state = false;
     KvPageId before = kNoKvPage;  // neighbours in the list of cached pages
     KvPageId behind = kNoKvPage;
   };
@@ -138,6 +159,7 @@ class PrefixCache {
   void RemoveName(KvPageId page);
   void AddCached(KvPageId page);
   void RemoveCached(KvPageId page);
+  void DropState(KvPageId page);
 
   IdVector<KvPageId, Page> pages_;
   std::vector<KvPageId> free_;
@@ -145,6 +167,9 @@ class PrefixCache {
   KvPageId first_cached_ = kNoKvPage;  // released first
   KvPageId last_cached_ = kNoKvPage;
   int64_t num_reserved_ = 0;
+  absl::flat_hash_map<KvPageId, std::vector<KvPageId>> states_;  // kept at the ends of pages
+  std::deque<KvPageId> state_order_;                             // those pages, and some without states, oldest first
+  int64_t num_kept_ = 0;                                         // pages of states_
   uint64_t last_serial_ = 0;
   absl::flat_hash_set<KvPageId, NameHash, SameName> shared_;
   absl::btree_set<KvPageId, NameLess> complete_;  // one for each name

@@ -1,6 +1,7 @@
 #include "penstock/memory/recurrent_state.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
@@ -37,6 +38,9 @@ RecurrentState::RecurrentState(const ModelConfig& config, uint64_t page_bytes) {
   PENSTOCK_CHECK(page_bytes >= MinPageBytes(config));
   const DeltaNet& d = config.delta_net;
   num_value_heads_ = d.num_value_heads;
+  values_of_key_ = d.values_of_key();
+  matrix_bytes_ = MatrixBytes(d);
+  conv_bytes_ = ConvBytes(d);
   parts_of_layer_ = d.num_value_heads + d.num_key_heads;
   places_.resize(static_cast<size_t>(num_layers * parts_of_layer_));
   // The matrices come first, because a page may hold a whole number of them without loss.
@@ -53,8 +57,16 @@ RecurrentState::RecurrentState(const ModelConfig& config, uint64_t page_bytes) {
       }
     }
   };
-  place(0, d.num_value_heads, MatrixBytes(d));
-  place(d.num_value_heads, d.num_key_heads, ConvBytes(d));
+  place(0, d.num_value_heads, matrix_bytes_);
+  place(d.num_value_heads, d.num_key_heads, conv_bytes_);
+}
+
+void RecurrentState::CopyKeyHead(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
+                                 int64_t key_head) const {
+  std::memcpy(conv_inputs(to, layer, key_head), conv_inputs(from, layer, key_head), conv_bytes_);
+  for (int64_t head = key_head * values_of_key_; head < (key_head + 1) * values_of_key_; ++head) {
+    std::memcpy(matrix(to, layer, head), matrix(from, layer, head), matrix_bytes_);
+  }
 }
 
 }  // namespace penstock

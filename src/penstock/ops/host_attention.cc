@@ -345,6 +345,7 @@ std::span<const float> HostOperations::ValuesOfHeads(RowRange rows, const LayerW
 void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
   context_.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
     const int64_t row_idx = rows.begin + i;
+    if (batch.has_kv[row_idx] != 0 && !kv.is_copy) return;
     StoreRowKv(context_, kv.layer, kv.pages[i], batch.kv_positions[row_idx], row_idx);
   });
 }

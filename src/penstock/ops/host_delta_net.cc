@@ -65,6 +65,43 @@ void Convolve(const OpContext& context, const LayerWeights& layer, RowRange rows
   }
 }
 
+// Rows of one sequence, and a key head of a recurrent layer.
+struct KeyHeadRows {
+  RowRange rows;
+  int64_t layer;
+  int64_t key_head;
+  std::span<std::byte* const> pages;  // of the sequence's state
+};
+
+// Takes rows through the convolutions and the delta rule of a key head and its value heads.
+void AdvanceKeyHead(const OpContext& context, const LayerWeights& weights, const RecurrentState& states,
+                    const KeyHeadRows& of) {
+  const DeltaNet& d = context.config.delta_net;
+  DeltaNetRows& a = context.activations.delta_net;
+  Convolve(context, weights, of.rows, of.key_head, states.conv_inputs(of.pages, of.layer, of.key_head));
+  Normalise(context, of.rows, of.key_head);
+  for (int64_t i = 0; i < d.values_of_key(); ++i) {
+    const int64_t head = of.key_head * d.values_of_key() + i;
+    const int64_t keys = of.rows.begin * d.keys_dim() + of.key_head * d.key_dim;
+    const int64_t values = of.rows.begin * d.values_dim() + head * d.value_dim;
+    const int64_t gates = of.rows.begin * d.num_value_heads + head;
+    context.kernels.delta_rule({.num_rows = of.rows.size(),
+                                .key_dim = d.key_dim,
+                                .value_dim = d.value_dim,
+                                .q = a.q.data() + keys,
+                                .k = a.k.data() + keys,
+                                .k_stride = d.keys_dim(),
+                                .v = a.v.data() + values,
+                                .v_stride = d.values_dim(),
+                                .decay = a.decay.data() + gates,
+                                .beta = a.beta.data() + gates,
+                                .gate_stride = d.num_value_heads,
+                                .state = states.matrix(of.pages, of.layer, head),
+                                .out = a.out.data() + values,
+                                .out_stride = d.values_dim()});
+  }
+}
+
 // Returns runs of neighbouring rows of one sequence.
 std::vector<RowRange> SequenceRuns(const RowBatch& batch, RowRange rows) {
   std::vector<RowRange> runs;
@@ -100,34 +137,20 @@ void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t 
                                   const RecurrentState& states) {
   const DeltaNet& d = context_.config.delta_net;
   const int64_t layer = context_.config.recurrent_layer_of(layer_idx);
-  DeltaNetRows& a = context_.activations.delta_net;
   const std::vector<RowRange> runs = SequenceRuns(batch, rows);
   context_.pool.ParallelFor(std::ssize(runs) * d.num_key_heads, [&](int64_t task_idx, int) {
-    const RowRange run = runs[task_idx / d.num_key_heads];
-    const int64_t key_head = task_idx % d.num_key_heads;
-    const std::span<std::byte* const> pages = batch.state_pages[run.begin];
-    Convolve(context_, context_.weights.layer(layer_idx), run, key_head, states.conv_inputs(pages, layer, key_head));
-    Normalise(context_, run, key_head);
-    for (int64_t i = 0; i < d.values_of_key(); ++i) {
-      const int64_t head = key_head * d.values_of_key() + i;
-      const int64_t keys = run.begin * d.keys_dim() + key_head * d.key_dim;
-      const int64_t values = run.begin * d.values_dim() + head * d.value_dim;
-      const int64_t gates = run.begin * d.num_value_heads + head;
-      context_.kernels.delta_rule({.num_rows = run.size(),
-                                   .key_dim = d.key_dim,
-                                   .value_dim = d.value_dim,
-                                   .q = a.q.data() + keys,
-                                   .k = a.k.data() + keys,
-                                   .k_stride = d.keys_dim(),
-                                   .v = a.v.data() + values,
-                                   .v_stride = d.values_dim(),
-                                   .decay = a.decay.data() + gates,
-                                   .beta = a.beta.data() + gates,
-                                   .gate_stride = d.num_value_heads,
-                                   .state = states.matrix(pages, layer, head),
-                                   .out = a.out.data() + values,
-                                   .out_stride = d.values_dim()});
+    RowRange part = runs[task_idx / d.num_key_heads];
+    const int64_t key_head = task_idx % d.num_key_heads, end = part.end;
+    const auto pages = batch.state_pages[part.begin];
+    const LayerWeights& weights = context_.weights.layer(layer_idx);
+    for (const StateCopy& copy : batch.state_copies) {
+      if (copy.row < part.begin || copy.row >= end) continue;
+      part.end = copy.row + 1;
+      AdvanceKeyHead(context_, weights, states, {part, layer, key_head, pages});
+      states.CopyKeyHead(pages, copy.pages, layer, key_head);
+      part = {part.end, end};
     }
+    if (part.size() > 0) AdvanceKeyHead(context_, weights, states, {part, layer, key_head, pages});
   });
 }
 

@@ -10,6 +10,8 @@ void RowBatch::Clear() {
   kv_positions.clear();
   kv_pages.clear();
   state_pages.clear();
+  has_kv.clear();
+  state_copies.clear();
   sequence_ids.clear();
   prompt_lengths.clear();
   logit_rows.clear();
@@ -28,6 +30,7 @@ void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const>
   sequence_ids.push_back(sequence_id);
   prompt_lengths.push_back(prompt_length);
   state_pages.push_back(of_state);
+  has_kv.push_back(0);
   kv_positions.push_back(window.KvPosition(pos));
   if (!window.on() || pages.empty()) {
     kv_pages.push_back(pages);

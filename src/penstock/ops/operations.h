@@ -28,6 +28,12 @@ struct NextRows {
   bool is_soon = true;   // they probably come in one of the next two passes
 };
 
+// A sequence's recurrent state as it is after a row, to be kept in other pages.
+struct StateCopy {
+  int64_t row = 0;
+  std::vector<std::byte*> pages;
+};
+
 struct RowBatch {
   std::vector<TokenId> token_ids;                        // [num_rows]
   std::vector<int64_t> positions;                        // [num_rows]
@@ -35,6 +41,8 @@ struct RowBatch {
   std::vector<std::span<std::byte* const>> kv_pages;     // [num_rows]: the pages of its sequence that a row sees
   std::vector<std::span<std::byte* const>> state_pages;  // [num_rows]: those of its sequence's recurrent state
   std::vector<uint32_t> sequence_ids;                    // [num_rows]: rows of one sequence are neighbours
+  std::vector<char> has_kv;             // [num_rows]: 1 if the row's KV entries exist, and only the state advances
+  std::vector<StateCopy> state_copies;  // in the order of their rows
   // [num_rows]: prompt lengths of the rows' sequences; with an encoder, without what the decoder begins with
   std::vector<int64_t> prompt_lengths;
   std::vector<int64_t> logit_rows;  // rows whose logits are wanted
@@ -58,7 +66,8 @@ struct RowBatch {
 struct KvView {
   KvLayer layer;
   std::span<const std::span<std::byte* const>> pages;  // [rows.size()]: the pages of each row's sequence
-  const RecurrentState* states = nullptr;              // where RowBatch::state_pages hold what
+  bool is_copy = false;                    // of blocks: all rows' entries are written, also those that exist
+  const RecurrentState* states = nullptr;  // where RowBatch::state_pages hold what
 };
 
 struct IndexRange {

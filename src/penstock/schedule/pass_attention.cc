@@ -177,7 +177,7 @@ Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
   KvStaging& staging = *args_.device->kv_staging;
   const Event done =
       IssueAttention(rows, layer_idx, std::move(after), [=, this, layer = staging.layer()](Operations& operations) {
-        AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages});
+        AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages, .is_copy = true});
       });
   staging.last_use(staged->buffer_idx) = done;
   StoreOnHost(rows, layer_idx, done);
