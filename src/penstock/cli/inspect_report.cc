@@ -11,8 +11,8 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/tensor_rows.h"
-#include "penstock/memory/recurrent_state.h"
 #include "penstock/model/family.h"
+#include "penstock/model/recurrent_state.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
 

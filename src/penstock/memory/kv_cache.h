@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/prefix_cache.h"
-#include "penstock/memory/recurrent_state.h"
 #include "penstock/model/model_config.h"
+#include "penstock/model/recurrent_state.h"
 #include "penstock/parallel/rank_split.h"
 #include "penstock/tensor/kv_block.h"
 

@@ -9,51 +9,12 @@
 #include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/model/family.h"
 #include "penstock/model/gguf_model.h"
+#include "penstock/model/weight_list.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kMaxListed = 10;
-
-std::string Replace(std::string_view pattern, std::string_view placeholder, int64_t idx) {
-  std::string name(pattern);
-  const size_t pos = name.find(placeholder);
-  if (pos != std::string::npos) name.replace(pos, placeholder.size(), std::to_string(idx));
-  return name;
-}
-
-// The use of a tensor, which decides how it may be stored.
-enum class Use { kVector, kRows, kRouter, kMatrix };
-
-// A weight of the model: its index, and its name with placeholders for layer and expert.
-struct Weight {
-  std::string_view name;
-  std::vector<int64_t> shape;
-  Use use = Use::kMatrix;
-  int64_t layer_idx = -1;   // -1: not in a layer
-  int64_t expert_idx = -1;  // -1: not of one expert
-  int64_t num_groups = 1;   // of heads, if the stored name is_grouped
-  float added = 0;          // TensorInfo::added
-
-  std::string FullName() const {
-    const std::string own = Replace(name, "{expert}", expert_idx);
-    return layer_idx < 0 ? own : fmt::format("model.layers.{}.{}", layer_idx, own);
-  }
-  int64_t num_elements() const {
-    int64_t count = 1;
-    for (const int64_t dim : shape) count *= dim;
-    return count;
-  }
-};
-
-// Supplies the tensors of a model one by one.
-class TensorSource {
- public:
-  virtual ~TensorSource() = default;
-  virtual const TensorInfo* Take(const Weight& weight) = 0;
-  // Says that asking for more tensors is pointless.
-  virtual bool hopeless() const { return false; }
-};
 
 // Says whether the tensor consists of panels that are multiplied by rows of codes.
 bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && IsCodes(*tensor.packed); }
@@ -90,14 +51,14 @@ class Mapper : public TensorSource {
       return nullptr;
     }
     const TensorInfo* tensor = rule == nullptr ? TakeWhole(weight, *stored) : TakePart(weight, *rule, *stored);
-    const bool takes_blocks = weight.use == Use::kRows && tensor->packed.has_value() && IsBlocks(*tensor->packed);
-    if (IsCoded(*tensor) && !takes_blocks && (weight.use == Use::kVector || weight.use == Use::kRows)) {
+    const bool takes_blocks = weight.use == WeightUse::kRows && tensor->packed.has_value() && IsBlocks(*tensor->packed);
+    if (IsCoded(*tensor) && !takes_blocks && (weight.use == WeightUse::kVector || weight.use == WeightUse::kRows)) {
       Report(fmt::format("{} is stored in {}, expected rows of floats", name,
                          tensor->packed.has_value() ? TraitsOf(*tensor->packed).name : DtypeName(tensor->dtype)));
     } else if (!IsCoded(*tensor) && !IsFloat(tensor->dtype)) {
       Report(fmt::format("{} has codes ({}) and no scales, or config.json has no quantization_config for them", name,
                          DtypeName(tensor->dtype)));
-    } else if (weight.use == Use::kRouter && (IsQuantised(*tensor) || tensor->scales.has_value())) {
+    } else if (weight.use == WeightUse::kRouter && (IsQuantised(*tensor) || tensor->scales.has_value())) {
       Report(fmt::format("{} is quantised, and a router must not be", name));
     }
     if (weight.added == 0) return tensor;
@@ -165,10 +126,10 @@ class Mapper : public TensorSource {
 
   std::string NameOf(const Weight& weight, const StoredName* rule) const {
     if (rule == nullptr && (layer_prefix_ == kUsualPrefix || weight.layer_idx < 0)) return weight.FullName();
-    const std::string own = Replace(rule == nullptr ? weight.name : rule->stored, "{expert}", weight.expert_idx);
+    const std::string own = ReplaceIdx(rule == nullptr ? weight.name : rule->stored, "{expert}", weight.expert_idx);
     if (weight.layer_idx < 0) return own;
-    if (IsOfEncoder(weight)) return Replace(encoder_prefix_, "{layer}", weight.layer_idx) + own;
-    return Replace(layer_prefix_, "{layer}", weight.layer_idx - num_encoder_layers()) + own;
+    if (IsOfEncoder(weight)) return ReplaceIdx(encoder_prefix_, "{layer}", weight.layer_idx) + own;
+    return ReplaceIdx(layer_prefix_, "{layer}", weight.layer_idx - num_encoder_layers()) + own;
   }
 
   int64_t num_encoder_layers() const { return encoder_prefix_.empty() ? 0 : config_->encoder.num_layers; }
@@ -294,25 +255,37 @@ class Mapper : public TensorSource {
     tensor.extent = {
         stored.extent.offset_bytes + static_cast<uint64_t>(is_stacked ? weight.expert_idx : 0) * matrix_bytes,
         matrix_bytes};
+    PlaceRows(tensor, rule, {stored_rows, own_rows, first, rule.is_interleaved ? num_members : 1, weight.num_groups});
+    return &tensor;
+  }
+
+  struct PartRows {
+    int64_t stored;  // of the matrix
+    int64_t own;
+    int64_t first;
+    int64_t step;
+    int64_t num_groups;
+  };
+  // Says where a tensor's own rows lie in its extent, which is that of the whole stored matrix.
+  void PlaceRows(TensorInfo& tensor, const StoredName& rule, const PartRows& rows) const {
     if (rule.is_transposed || rule.is_interleaved) {
-      tensor.places = {.stored_rows = static_cast<int32_t>(stored_rows),
-                       .first = static_cast<int32_t>(first),
-                       .step = static_cast<int32_t>(rule.is_interleaved ? num_members : 1),
+      tensor.places = {.stored_rows = static_cast<int32_t>(rows.stored),
+                       .first = static_cast<int32_t>(rows.first),
+                       .step = static_cast<int32_t>(rows.step),
                        .is_transposed = rule.is_transposed};
     } else if (rule.is_grouped) {
-      tensor.places = {.stored_rows = static_cast<int32_t>(stored_rows),
-                       .first = static_cast<int32_t>(first),
-                       .group_rows = static_cast<int32_t>(own_rows / weight.num_groups),
-                       .group_stride = static_cast<int32_t>(stored_rows / weight.num_groups)};
+      tensor.places = {.stored_rows = static_cast<int32_t>(rows.stored),
+                       .first = static_cast<int32_t>(rows.first),
+                       .group_rows = static_cast<int32_t>(rows.own / rows.num_groups),
+                       .group_stride = static_cast<int32_t>(rows.stored / rows.num_groups)};
     } else if (rule.is_paired) {
-      tensor.places = PairsOf(stored_rows);
-      tensor.places->first = static_cast<int32_t>(first);
+      tensor.places = PairsOf(rows.stored);
+      tensor.places->first = static_cast<int32_t>(rows.first);
     } else {
-      const uint64_t row_bytes = matrix_bytes / static_cast<uint64_t>(stored_rows);
-      tensor.extent.offset_bytes += static_cast<uint64_t>(first) * row_bytes;
-      tensor.extent.size_bytes = static_cast<uint64_t>(own_rows) * row_bytes;
+      const uint64_t row_bytes = tensor.extent.size_bytes / static_cast<uint64_t>(rows.stored);
+      tensor.extent.offset_bytes += static_cast<uint64_t>(rows.first) * row_bytes;
+      tensor.extent.size_bytes = static_cast<uint64_t>(rows.own) * row_bytes;
     }
-    return &tensor;
   }
 
   RowPlaces PairsOf(int64_t stored_rows) const {
@@ -347,7 +320,7 @@ class Mapper : public TensorSource {
   bool IsOfMtpLayer(const TensorInfo& tensor) const {
     if (tensor.name.starts_with("mtp.") || tensor.name.starts_with("model.mtp_")) return true;  // K-EXAONE, ERNIE 4.5
     for (int64_t i = 0; i < config_->num_mtp_layers; ++i) {
-      const std::string prefix = Replace(layer_prefix_, "{layer}", config_->num_layers + i);
+      const std::string prefix = ReplaceIdx(layer_prefix_, "{layer}", config_->num_layers + i);
       if (tensor.name.starts_with(prefix)) return true;
     }
     return false;
@@ -378,177 +351,6 @@ class Mapper : public TensorSource {
   int64_t num_faults_ = 0;
 };
 
-// Takes the weights of a layer from a TensorSource.
-class LayerMapper {
- public:
-  LayerMapper(TensorSource& source, const ModelConfig& config, int64_t layer_idx)
-      : source_(&source), config_(&config), layer_idx_(layer_idx) {}
-
-  LayerTensors Map() const {
-    const ModelConfig& c = *config_;
-    LayerTensors layer;
-    layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
-    if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
-    c.is_recurrent(layer_idx_) ? MapDeltaNet(layer) : MapAttention(layer);
-    if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
-    layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
-    if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
-    if (c.layer_has_experts[layer_idx_]) {
-      MapExperts(layer);
-    } else {
-      layer.dense_ffn = Ffn("mlp.", c.dense_ffn_dim);
-    }
-    return layer;
-  }
-
- private:
-  const TensorInfo* Take(std::string_view name, std::vector<int64_t> shape, Use use, int64_t expert_idx = -1) const {
-    return source_->Take({name, std::move(shape), use, layer_idx_, expert_idx});
-  }
-  const TensorInfo* Vector(std::string_view name, int64_t dim) const { return Take(name, {dim}, Use::kVector); }
-  const TensorInfo* Norm(std::string_view name, int64_t dim) const {
-    return source_->Take(
-        {.name = name, .shape = {dim}, .use = Use::kVector, .layer_idx = layer_idx_, .added = config_->norm_offset});
-  }
-  const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim, int64_t num_groups = 1) const {
-    return source_->Take(
-        {.name = name, .shape = {num_cols, inner_dim}, .layer_idx = layer_idx_, .num_groups = num_groups});
-  }
-
-  void MapAttention(LayerTensors& layer) const {
-    const ModelConfig& c = *config_;
-    if (c.mla.is_on()) return MapMla(layer);
-    layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim, c.num_heads);
-    if (c.attention_gate) {
-      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.attended_dim(), c.model_dim, c.num_heads);
-    }
-    layer.k_proj = Matrix("self_attn.k_proj.weight", c.kv_dim(), c.model_dim);
-    layer.v_proj = Matrix("self_attn.v_proj.weight", c.kv_dim(), c.model_dim);
-    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.q_dim());
-    if (c.qkv_bias) {
-      layer.q_bias = Vector("self_attn.q_proj.bias", c.q_dim());
-      layer.k_bias = Vector("self_attn.k_proj.bias", c.kv_dim());
-      layer.v_bias = Vector("self_attn.v_proj.bias", c.kv_dim());
-    }
-    if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
-    if (c.qk_norm != QkNorm::kNone) {
-      const bool whole = c.qk_norm == QkNorm::kWhole;
-      layer.q_norm = Norm("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
-      layer.k_norm = Norm("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
-    }
-    if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
-  }
-
-  void MapDeltaNet(LayerTensors& layer) const {
-    const int64_t model_dim = config_->model_dim;
-    const DeltaNet& d = config_->delta_net;
-    const auto matrix = [&](std::string_view name, int64_t num_cols) {
-      return Matrix(name, num_cols, model_dim, d.num_key_heads);
-    };
-    layer.q_proj = matrix("linear_attn.q_proj.weight", d.keys_dim());
-    layer.k_proj = matrix("linear_attn.k_proj.weight", d.keys_dim());
-    layer.v_proj = matrix("linear_attn.v_proj.weight", d.values_dim());
-    layer.gate_proj = matrix("linear_attn.gate_proj.weight", d.values_dim());
-    layer.beta_proj = matrix("linear_attn.beta_proj.weight", d.num_value_heads);
-    layer.decay_proj = matrix("linear_attn.decay_proj.weight", d.num_value_heads);
-    layer.conv_weight = Take("linear_attn.conv.weight", {d.conv_width, d.num_channels()}, Use::kRows);
-    layer.decay_bias = Vector("linear_attn.decay_bias", d.num_value_heads);
-    layer.decay_log = Vector("linear_attn.decay_log", d.num_value_heads);
-    layer.delta_norm = Vector("linear_attn.norm.weight", d.value_dim);
-    layer.o_proj = Matrix("linear_attn.o_proj.weight", model_dim, d.values_dim());
-  }
-
-  void MapCrossAttention(LayerTensors& layer) const {
-    const ModelConfig& c = *config_;
-    layer.cross_norm = Vector("cross_layernorm.weight", c.model_dim);
-    layer.cross_q_proj = Matrix("cross_attn.q_proj.weight", c.q_dim(), c.model_dim);
-    layer.cross_k_proj = Matrix("cross_attn.k_proj.weight", c.kv_dim(), c.model_dim);
-    layer.cross_v_proj = Matrix("cross_attn.v_proj.weight", c.kv_dim(), c.model_dim);
-    layer.cross_o_proj = Matrix("cross_attn.o_proj.weight", c.model_dim, c.q_dim());
-  }
-
-  void MapMla(LayerTensors& layer) const {
-    const ModelConfig& c = *config_;
-    const Mla& mla = c.mla;
-    const int64_t q_dim = c.num_heads * (mla.nope_dim + mla.rope_dim);
-    if (mla.q_lora_rank > 0) {
-      layer.q_a_proj = Matrix("self_attn.q_a_proj.weight", mla.q_lora_rank, c.model_dim);
-      if (c.qkv_bias) layer.q_a_bias = Vector("self_attn.q_a_proj.bias", mla.q_lora_rank);
-      layer.q_a_norm = Vector("self_attn.q_a_layernorm.weight", mla.q_lora_rank);
-      layer.q_proj = Matrix("self_attn.q_b_proj.weight", q_dim, mla.q_lora_rank);
-    } else {
-      layer.q_proj = Matrix("self_attn.q_proj.weight", q_dim, c.model_dim);
-    }
-    layer.k_proj = Matrix("self_attn.kv_a_proj_with_mqa.weight", c.kv_dim(), c.model_dim);
-    if (c.qkv_bias) layer.k_bias = Vector("self_attn.kv_a_proj_with_mqa.bias", c.kv_dim());
-    layer.k_norm = Vector("self_attn.kv_a_layernorm.weight", mla.kv_lora_rank);
-    layer.k_up_proj = Take("self_attn.k_up_proj.weight", {c.num_heads, mla.kv_lora_rank, mla.nope_dim}, Use::kMatrix);
-    layer.v_up_proj = Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, Use::kMatrix);
-    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.num_heads * mla.value_dim);
-    if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
-  }
-
-  void MapExperts(LayerTensors& layer) const {
-    const ModelConfig& c = *config_;
-    layer.router_proj = Take("mlp.gate.weight", {c.num_experts, c.model_dim}, Use::kRouter);
-    if (c.router_bias) layer.router_bias = Vector("mlp.gate.bias", c.num_experts);
-    if (c.router_selection_bias) {
-      layer.router_selection_bias = Vector("mlp.gate.e_score_correction_bias", c.num_experts);
-    }
-    if (c.shared_ffn_dim > 0) layer.shared_ffn = Ffn("mlp.shared_expert.", c.shared_ffn_dim);
-    if (c.shared_gate) layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, Use::kRouter);
-    if (c.parallel_experts) layer.shared_norm = Vector("residual_layernorm.weight", c.model_dim);
-    if (c.expert_bias) {
-      layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
-      layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);
-      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.model_dim);
-    }
-    layer.experts.reserve(c.num_experts);
-    for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
-      layer.experts.push_back({Ffn("mlp.experts.{expert}.", c.expert_dim, expert_idx)});
-    }
-  }
-
-  FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim, int64_t expert_idx = -1) const {
-    const int64_t model_dim = config_->model_dim;
-    const auto matrix = [&](const char* name, int64_t num_cols, int64_t inner_dim) {
-      return Take(prefix + name, {num_cols, inner_dim}, Use::kMatrix, expert_idx);
-    };
-    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, model_dim) : nullptr,
-            .up_proj = matrix("up_proj.weight", ffn_dim, model_dim),
-            .down_proj = matrix("down_proj.weight", model_dim, ffn_dim)};
-  }
-
-  TensorSource* source_;
-  const ModelConfig* config_;
-  int64_t layer_idx_;
-};
-
-void MapAll(TensorSource& source, const ModelConfig& config, WeightMap& map) {
-  const auto vector = [&](std::string_view name, int64_t dim) { return source.Take({name, {dim}, Use::kVector}); };
-  map.embedding = source.Take({"model.embed_tokens.weight",
-                               {config.vocab_size, config.model_dim},
-                               config.tie_embeddings ? Use::kMatrix : Use::kRows});
-  map.final_norm = source.Take(
-      {.name = "model.norm.weight", .shape = {config.model_dim}, .use = Use::kVector, .added = config.norm_offset});
-  if (config.norm_bias) map.final_norm_bias = vector("model.norm.bias", config.model_dim);
-  map.lm_head = config.tie_embeddings
-                    ? map.embedding
-                    : source.Take({"lm_head.weight", {config.vocab_size, config.model_dim}, Use::kMatrix});
-  if (config.lm_head_bias) map.lm_head_bias = vector("lm_head.bias", config.vocab_size);
-  if (config.encoder.is_on()) {
-    map.encoder_norm = vector("model.encoder.norm.weight", config.model_dim);
-    for (const auto& [name, bias] : {std::pair("model.encoder.relative_bias.weight", &map.encoder_bias),
-                                     std::pair("model.decoder.relative_bias.weight", &map.decoder_bias)}) {
-      *bias = source.Take({name, {config.encoder.num_buckets, config.num_heads}, Use::kRows});
-    }
-  }
-  map.layers.reserve(config.num_layers);
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
-    map.layers.push_back(LayerMapper(source, config, layer_idx).Map());
-  }
-}
-
 // Makes the requested tensors, one after another in one file.
 class Describer : public TensorSource {
  public:
@@ -556,8 +358,8 @@ class Describer : public TensorSource {
 
   const TensorInfo* Take(const Weight& weight) override {
     TensorInfo tensor{.name = weight.FullName(), .dtype = Dtype::kBF16, .shape = weight.shape};
-    if (weight.use == Use::kRouter) tensor.packed = WeightFormat::kBF16;
-    if (weight.use == Use::kMatrix) tensor.packed = format_;
+    if (weight.use == WeightUse::kRouter) tensor.packed = WeightFormat::kBF16;
+    if (weight.use == WeightUse::kMatrix) tensor.packed = format_;
     // An embedding that is also lm_head keeps its dtype; a separate lm_head is quantised to int8 at most.
     if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
       tensor.packed = WeightFormat::kBF16;
@@ -594,7 +396,7 @@ uint64_t FfnTensors::total_bytes() const {
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
   WeightMap map;
   Mapper mapper(config, checkpoint, map.own);
-  MapAll(mapper, config, map);
+  TakeWeights(mapper, config, map);
   if (config.tie_embeddings) mapper.Ignore("lm_head.weight");
   const TensorInfo* first_of_attention = nullptr;
   const TensorInfo* first_of_ffns = nullptr;
@@ -615,7 +417,7 @@ absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint
 WeightMap DescribeWeights(const ModelConfig& config, WeightFormat format) {
   WeightMap map;
   Describer describer(format, map.own);
-  MapAll(describer, config, map);
+  TakeWeights(describer, config, map);
   return map;
 }
 

@@ -39,6 +39,18 @@ int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
                    of_heads(mla.kv_lora_rank), kernels::RowBytes(format, config.num_heads * mla.value_dim)});
 }
 
+// Does for layers with DeltaNet what VisitBuffers() does for others.
+template <typename Visitor>
+void VisitDeltaNet(DeltaNetRows& a, const DeltaNet& delta, int64_t num_rows, int64_t num_gated, Visitor&& visit) {
+  visit(a.q, num_rows * delta.keys_dim());
+  visit(a.k, num_rows * delta.keys_dim());
+  visit(a.v, num_rows * delta.values_dim());
+  visit(a.beta, num_rows * delta.num_value_heads);
+  visit(a.decay, num_rows * delta.num_value_heads);
+  visit(a.out, num_rows * delta.values_dim());
+  visit(a.gate, num_gated * delta.values_dim());
+}
+
 // Calls visit(span, count) for each buffer: one list serves both to count and to allocate.
 template <typename Visitor>
 void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
@@ -63,13 +75,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.k, attended_rows * config.kv_dim());
   visit(a.v, attended_rows * config.v_dim());
   visit(a.attended, attended_rows * config.attended_dim());
-  const DeltaNet& delta = config.delta_net;
-  visit(a.delta_net.q, attended_rows * delta.keys_dim());
-  visit(a.delta_net.k, attended_rows * delta.keys_dim());
-  visit(a.delta_net.v, attended_rows * delta.values_dim());
-  visit(a.delta_net.beta, attended_rows * delta.num_value_heads);
-  visit(a.delta_net.decay, attended_rows * delta.num_value_heads);
-  visit(a.delta_net.out, attended_rows * delta.values_dim());
+  VisitDeltaNet(a.delta_net, config.delta_net, attended_rows, is_heads ? 0 : rows, visit);
   visit(a.cos, attended_rows * config.num_angles());
   visit(a.sin, attended_rows * config.num_angles());
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
@@ -91,7 +97,6 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
       visit(a.value_heads, rows * config.num_heads * mla.value_dim);
     }
     visit(a.attention_gate, config.attention_gate ? rows * config.attended_dim() : 0);
-    visit(a.delta_net.gate, rows * delta.values_dim());
     visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
     visit(a.gemm_input, rows * gemm_input_bytes);

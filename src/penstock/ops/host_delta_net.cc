@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "penstock/kernels/kernels.h"
-#include "penstock/memory/recurrent_state.h"
+#include "penstock/model/recurrent_state.h"
 #include "penstock/ops/host_operations.h"
 #include "penstock/ops/host_rows.h"
 

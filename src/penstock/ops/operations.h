@@ -9,9 +9,9 @@
 
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_window.h"
-#include "penstock/memory/recurrent_state.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
+#include "penstock/model/recurrent_state.h"
 #include "penstock/ops/activations.h"
 #include "penstock/routing/routing_source.h"
 

@@ -7,7 +7,7 @@
 #include "penstock/base/status.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
-#include "penstock/memory/recurrent_state.h"
+#include "penstock/model/recurrent_state.h"
 #include "penstock/plan/budget.h"
 
 namespace penstock {

@@ -1,6 +1,6 @@
-// Proves that the parts of a state lie in whole pages without overlaps, that copies take what belongs to a key head, and
-// how many pages a state needs.
-#include "penstock/memory/recurrent_state.h"
+// Proves that the parts of a state lie in whole pages without overlaps, that copies take what belongs to a key head,
+// and how many pages a state needs.
+#include "penstock/model/recurrent_state.h"
 
 #include <set>
 #include <vector>

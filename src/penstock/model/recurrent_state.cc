@@ -1,11 +1,11 @@
-#include "penstock/memory/recurrent_state.h"
+#include "penstock/model/recurrent_state.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
-#include "penstock/base/file.h"
 
 namespace penstock {
 namespace {

@@ -1,0 +1,191 @@
+#include "penstock/model/weight_list.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace penstock {
+
+std::string ReplaceIdx(std::string_view pattern, std::string_view placeholder, int64_t idx) {
+  std::string name(pattern);
+  const size_t pos = name.find(placeholder);
+  if (pos != std::string::npos) name.replace(pos, placeholder.size(), std::to_string(idx));
+  return name;
+}
+
+namespace {
+
+// Takes the weights of a layer from a TensorSource.
+class LayerMapper {
+ public:
+  LayerMapper(TensorSource& source, const ModelConfig& config, int64_t layer_idx)
+      : source_(&source), config_(&config), layer_idx_(layer_idx) {}
+
+  LayerTensors Map() const {
+    const ModelConfig& c = *config_;
+    LayerTensors layer;
+    layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
+    if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
+    c.is_recurrent(layer_idx_) ? MapDeltaNet(layer) : MapAttention(layer);
+    if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
+    layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
+    if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
+    if (c.layer_has_experts[layer_idx_]) {
+      MapExperts(layer);
+    } else {
+      layer.dense_ffn = Ffn("mlp.", c.dense_ffn_dim);
+    }
+    return layer;
+  }
+
+ private:
+  const TensorInfo* Take(std::string_view name, std::vector<int64_t> shape, WeightUse use, int64_t expert_idx = -1) const {
+    return source_->Take({name, std::move(shape), use, layer_idx_, expert_idx});
+  }
+  const TensorInfo* Vector(std::string_view name, int64_t dim) const { return Take(name, {dim}, WeightUse::kVector); }
+  const TensorInfo* Norm(std::string_view name, int64_t dim) const {
+    return source_->Take(
+        {.name = name, .shape = {dim}, .use = WeightUse::kVector, .layer_idx = layer_idx_, .added = config_->norm_offset});
+  }
+  const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim, int64_t num_groups = 1) const {
+    return source_->Take(
+        {.name = name, .shape = {num_cols, inner_dim}, .layer_idx = layer_idx_, .num_groups = num_groups});
+  }
+
+  void MapAttention(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    if (c.mla.is_on()) return MapMla(layer);
+    layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim, c.num_heads);
+    if (c.attention_gate) {
+      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.attended_dim(), c.model_dim, c.num_heads);
+    }
+    layer.k_proj = Matrix("self_attn.k_proj.weight", c.kv_dim(), c.model_dim);
+    layer.v_proj = Matrix("self_attn.v_proj.weight", c.kv_dim(), c.model_dim);
+    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.q_dim());
+    if (c.qkv_bias) {
+      layer.q_bias = Vector("self_attn.q_proj.bias", c.q_dim());
+      layer.k_bias = Vector("self_attn.k_proj.bias", c.kv_dim());
+      layer.v_bias = Vector("self_attn.v_proj.bias", c.kv_dim());
+    }
+    if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
+    if (c.qk_norm != QkNorm::kNone) {
+      const bool whole = c.qk_norm == QkNorm::kWhole;
+      layer.q_norm = Norm("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
+      layer.k_norm = Norm("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
+    }
+    if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
+  }
+
+  void MapDeltaNet(LayerTensors& layer) const {
+    const int64_t model_dim = config_->model_dim;
+    const DeltaNet& d = config_->delta_net;
+    const auto matrix = [&](std::string_view name, int64_t num_cols) {
+      return Matrix(name, num_cols, model_dim, d.num_key_heads);
+    };
+    layer.q_proj = matrix("linear_attn.q_proj.weight", d.keys_dim());
+    layer.k_proj = matrix("linear_attn.k_proj.weight", d.keys_dim());
+    layer.v_proj = matrix("linear_attn.v_proj.weight", d.values_dim());
+    layer.gate_proj = matrix("linear_attn.gate_proj.weight", d.values_dim());
+    layer.beta_proj = matrix("linear_attn.beta_proj.weight", d.num_value_heads);
+    layer.decay_proj = matrix("linear_attn.decay_proj.weight", d.num_value_heads);
+    layer.conv_weight = Take("linear_attn.conv.weight", {d.conv_width, d.num_channels()}, WeightUse::kRows);
+    layer.decay_bias = Vector("linear_attn.decay_bias", d.num_value_heads);
+    layer.decay_log = Vector("linear_attn.decay_log", d.num_value_heads);
+    layer.delta_norm = Vector("linear_attn.norm.weight", d.value_dim);
+    layer.o_proj = Matrix("linear_attn.o_proj.weight", model_dim, d.values_dim());
+  }
+
+  void MapCrossAttention(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    layer.cross_norm = Vector("cross_layernorm.weight", c.model_dim);
+    layer.cross_q_proj = Matrix("cross_attn.q_proj.weight", c.q_dim(), c.model_dim);
+    layer.cross_k_proj = Matrix("cross_attn.k_proj.weight", c.kv_dim(), c.model_dim);
+    layer.cross_v_proj = Matrix("cross_attn.v_proj.weight", c.kv_dim(), c.model_dim);
+    layer.cross_o_proj = Matrix("cross_attn.o_proj.weight", c.model_dim, c.q_dim());
+  }
+
+  void MapMla(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    const Mla& mla = c.mla;
+    const int64_t q_dim = c.num_heads * (mla.nope_dim + mla.rope_dim);
+    if (mla.q_lora_rank > 0) {
+      layer.q_a_proj = Matrix("self_attn.q_a_proj.weight", mla.q_lora_rank, c.model_dim);
+      if (c.qkv_bias) layer.q_a_bias = Vector("self_attn.q_a_proj.bias", mla.q_lora_rank);
+      layer.q_a_norm = Vector("self_attn.q_a_layernorm.weight", mla.q_lora_rank);
+      layer.q_proj = Matrix("self_attn.q_b_proj.weight", q_dim, mla.q_lora_rank);
+    } else {
+      layer.q_proj = Matrix("self_attn.q_proj.weight", q_dim, c.model_dim);
+    }
+    layer.k_proj = Matrix("self_attn.kv_a_proj_with_mqa.weight", c.kv_dim(), c.model_dim);
+    if (c.qkv_bias) layer.k_bias = Vector("self_attn.kv_a_proj_with_mqa.bias", c.kv_dim());
+    layer.k_norm = Vector("self_attn.kv_a_layernorm.weight", mla.kv_lora_rank);
+    layer.k_up_proj = Take("self_attn.k_up_proj.weight", {c.num_heads, mla.kv_lora_rank, mla.nope_dim}, WeightUse::kMatrix);
+    layer.v_up_proj = Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, WeightUse::kMatrix);
+    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.num_heads * mla.value_dim);
+    if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
+  }
+
+  void MapExperts(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    layer.router_proj = Take("mlp.gate.weight", {c.num_experts, c.model_dim}, WeightUse::kRouter);
+    if (c.router_bias) layer.router_bias = Vector("mlp.gate.bias", c.num_experts);
+    if (c.router_selection_bias) {
+      layer.router_selection_bias = Vector("mlp.gate.e_score_correction_bias", c.num_experts);
+    }
+    if (c.shared_ffn_dim > 0) layer.shared_ffn = Ffn("mlp.shared_expert.", c.shared_ffn_dim);
+    if (c.shared_gate) layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, WeightUse::kRouter);
+    if (c.parallel_experts) layer.shared_norm = Vector("residual_layernorm.weight", c.model_dim);
+    if (c.expert_bias) {
+      layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
+      layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);
+      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.model_dim);
+    }
+    layer.experts.reserve(c.num_experts);
+    for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
+      layer.experts.push_back({Ffn("mlp.experts.{expert}.", c.expert_dim, expert_idx)});
+    }
+  }
+
+  FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim, int64_t expert_idx = -1) const {
+    const int64_t model_dim = config_->model_dim;
+    const auto matrix = [&](const char* name, int64_t num_cols, int64_t inner_dim) {
+      return Take(prefix + name, {num_cols, inner_dim}, WeightUse::kMatrix, expert_idx);
+    };
+    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, model_dim) : nullptr,
+            .up_proj = matrix("up_proj.weight", ffn_dim, model_dim),
+            .down_proj = matrix("down_proj.weight", model_dim, ffn_dim)};
+  }
+
+  TensorSource* source_;
+  const ModelConfig* config_;
+  int64_t layer_idx_;
+};
+
+}  // namespace
+
+void TakeWeights(TensorSource& source, const ModelConfig& config, WeightMap& map) {
+  const auto vector = [&](std::string_view name, int64_t dim) { return source.Take({name, {dim}, WeightUse::kVector}); };
+  map.embedding = source.Take({"model.embed_tokens.weight",
+                               {config.vocab_size, config.model_dim},
+                               config.tie_embeddings ? WeightUse::kMatrix : WeightUse::kRows});
+  map.final_norm = source.Take(
+      {.name = "model.norm.weight", .shape = {config.model_dim}, .use = WeightUse::kVector, .added = config.norm_offset});
+  if (config.norm_bias) map.final_norm_bias = vector("model.norm.bias", config.model_dim);
+  map.lm_head = config.tie_embeddings
+                    ? map.embedding
+                    : source.Take({"lm_head.weight", {config.vocab_size, config.model_dim}, WeightUse::kMatrix});
+  if (config.lm_head_bias) map.lm_head_bias = vector("lm_head.bias", config.vocab_size);
+  if (config.encoder.is_on()) {
+    map.encoder_norm = vector("model.encoder.norm.weight", config.model_dim);
+    for (const auto& [name, bias] : {std::pair("model.encoder.relative_bias.weight", &map.encoder_bias),
+                                     std::pair("model.decoder.relative_bias.weight", &map.decoder_bias)}) {
+      *bias = source.Take({name, {config.encoder.num_buckets, config.num_heads}, WeightUse::kRows});
+    }
+  }
+  map.layers.reserve(config.num_layers);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
+    map.layers.push_back(LayerMapper(source, config, layer_idx).Map());
+  }
+}
+
+}  // namespace penstock
