@@ -2,10 +2,11 @@
 
 The experts of a layer are one tensor. Everything is written chunk by chunk as it is generated.
 """
+import json
 import math
 
 import numpy as np
-from gguf_file import F32, STRING, U32, Gguf, Tensor
+from gguf_file import ARRAY, BOOL, F32, I32, STRING, U32, Gguf, Tensor
 
 BLOCK = 32      # values that share a scale in Q8_0 and Q4_0
 
@@ -18,6 +19,7 @@ TYPES = {
     "q4_0": (2, 2, BLOCK, 2 + BLOCK // 2),
 }
 ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
+NORMAL, CONTROL, UNUSED = 1, 3, 5   # token types
 
 # Names within a layer; "{}" stands for the number of the expert.
 LAYER_NAMES = {
@@ -124,8 +126,34 @@ def metadata(dims, config, kind):
     }
     if dims["family"] == "qwen3_moe":
         own["expert_feed_forward_length"] = dims["expert_dim"]
-    # The file has no vocabulary: the model takes and returns token ids. The folder's tokenizer, if any, is not copied.
-    return pairs + [(f"{arch}.{key}", value) for key, value in own.items()] + [("tokenizer.ggml.model", "no_vocab")]
+    return pairs + [(f"{arch}.{key}", value) for key, value in own.items()]
+
+
+def vocabulary(folder, config):
+    """Returns [(key, type, value)] for the tokenizer of a folder that splits texts as GPT-2 does. For any other tokenizer,
+    and without a folder, the file has no vocabulary: the model takes and returns token ids."""
+    path = folder / "tokenizer.json" if folder else None
+    tokenizer = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+    splitter = tokenizer.get("pre_tokenizer") or {}
+    if splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True) or tokenizer["model"]["type"] != "BPE":
+        return [("tokenizer.ggml.model", STRING, "no_vocab")]
+    tokens = [f"[PAD{number}]" for number in range(config["vocab_size"])]
+    types = [UNUSED] * len(tokens)
+    for token, number in tokenizer["model"]["vocab"].items():
+        tokens[number], types[number] = token, NORMAL
+    for token in tokenizer.get("added_tokens", []):
+        tokens[token["id"]], types[token["id"]] = token["content"], CONTROL
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    own = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    fields = {
+        "ggml.model": (STRING, "gpt2"), "ggml.pre": (STRING, "gpt-2"), "ggml.tokens": (ARRAY, (STRING, tokens)),
+        "ggml.token_type": (ARRAY, (I32, types)), "ggml.merges": (ARRAY, (STRING, merges)),
+        "ggml.bos_token_id": (U32, config["bos_token_id"]), "ggml.eos_token_id": (U32, config["eos_token_id"]),
+        "ggml.add_bos_token": (BOOL, own.get("add_bos_token", False)),
+    }
+    if "chat_template" in own:
+        fields["chat_template"] = (STRING, own["chat_template"])
+    return [(f"tokenizer.{key}", *field) for key, field in fields.items()]
 
 
 def num_bytes(shape, kind):
@@ -147,8 +175,9 @@ def check(dims, kind):
         raise ValueError(f"--gguf {kind} needs rows of a multiple of {BLOCK} values; rows are {inner}")
 
 
-def write(path, dims, config, tensors, kind, chunks, round_to):
-    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays.
+def write(path, dims, config, tensors, kind, chunks, round_to, tokenizer):
+    """Writes the file, with the vocabulary of the folder `tokenizer`. chunks(name, shape, kind) yields a tensor's values as
+    f32 arrays.
 
     Their sizes are multiples of BLOCK, except for the last.
     """
@@ -156,6 +185,8 @@ def write(path, dims, config, tensors, kind, chunks, round_to):
     gguf = Gguf()
     for key, value in metadata(dims, config, kind):
         gguf.set(key, {str: STRING, float: F32, int: U32}[type(value)], value)
+    for field in vocabulary(tokenizer, config):
+        gguf.set(*field)
     for name, shape, actual, _ in entries:
         gguf.tensors.append(Tensor(name, shape[::-1], kind=TYPES[actual][0], num_bytes=num_bytes(shape, actual)))
     heads = {}

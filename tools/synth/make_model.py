@@ -259,14 +259,14 @@ def to_f32(data, dtype):
     return np.frombuffer(data, dtype="<f2" if dtype == "f16" else "<f4").astype(np.float32)
 
 
-def write_gguf(path, dims, config, tensors, kind, dtype, seed):
+def write_gguf(path, dims, config, tensors, kind, args):
     """Writes the weights, rounded to dtype first: file and folder hold the same model (or its quantisation)."""
     def chunks(*tensor):
-        return (to_f32(data, dtype) for data in random_bytes(*tensor, dtype, seed))
+        return (to_f32(data, args.dtype) for data in random_bytes(*tensor, args.dtype, args.seed))
 
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     try:
-        gguf_model.write(partial, dims, config, tensors, kind, chunks, to_dtype)
+        gguf_model.write(partial, dims, config, tensors, kind, chunks, to_dtype, args.tokenizer_from)
         partial.rename(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -406,7 +406,8 @@ def parse_args():
                         help="in each layer, the r-th expert is chosen about 1/r^Z as often as the first; default: equally")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard-size", type=parse_size, default="500MB", help="default: %(default)s")
-    parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
+    parser.add_argument("--tokenizer-from", type=Path, metavar="DIR",
+                        help="copy the tokenizer files of DIR; a GGUF file gets its vocabulary if it is of GPT-2's kind")
     parser.add_argument("--output", type=Path, metavar="DIR", help="the Hugging Face folder")
     parser.add_argument("--gguf", nargs=2, action="append", default=[], metavar=("TYPE", "FILE"),
                         help=f"the same weights as a GGUF file, {', '.join(gguf_model.TYPES)}; may be given several times")
@@ -493,7 +494,7 @@ def main():
     if args.output:
         write_folder(args, config, tensors, bos_id, eos_id)
     for kind, path in args.gguf:
-        write_gguf(path, dims, config, tensors, kind, args.dtype, args.seed)
+        write_gguf(path, dims, config, tensors, kind, args)
     count = sum(math.prod(shape) for _, shape, _ in tensors)
     print(f"{args.output or args.gguf[0][1]}: {count / 1e6:.1f} M parameters, {count * DTYPES[args.dtype][1] / 1e9:.3f} GB "
           f"as "
