@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Measures `penstock serve` under load: many clients at once, some of whom leave, and one that reads slowly.
 
-Prints JSON: errors by status, gaps between tokens (p50, p99), time to the first token, tokens per second beside those of
-`penstock run` on the same requests, and the server's peak memory beside its budget. Run nothing else meanwhile.
+Prints JSON: answers by status and by how they ended, gaps between tokens (without the slow client's), time to the first
+token, and the server's peak memory beside its budget. Tokens per second are those that the server generated, also for
+clients that left, beside those of `penstock run` on the same requests. Run nothing else meanwhile.
 
     python3 bench/server/load.py --penstock build/release/bin/penstock --model models/penstock-demo --memory 256MiB
 """
 import argparse
 import asyncio
+import collections
 import json
 import pathlib
 import random
@@ -16,7 +18,10 @@ import subprocess
 import tempfile
 import time
 
+import streams
+
 MIB = 1 << 20
+PATH = "/v1/chat/completions"
 
 
 def prompts(count):
@@ -26,128 +31,63 @@ def prompts(count):
             for i in range(count)]
 
 
-def body_of(messages, args, **more):
-    return {"messages": messages, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True, **more}
-
-
-class Server:
-    """Runs a server while the context lasts."""
-
-    def __init__(self, args):
-        command = [args.penstock, "serve", "--model", args.model, "--memory", args.memory, "--port", "0",
-                   "--batch-size", str(args.places), "--max-waiting", str(args.waiting), *args.flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        for line in self.process.stderr:
-            found = re.search(r"serving .* at http://([\d.]+):(\d+)/v1", line)
-            if found:
-                self.host, self.port = found.group(1), int(found.group(2))
-                return self
-        raise RuntimeError("the server did not begin")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(60)
-
-    def peak_bytes(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status).group(1))
-
-
-class Totals:
-    """Counts what all clients saw."""
-
-    def __init__(self):
-        self.statuses = {}
-        self.gaps, self.first = [], []
-        self.tokens = self.complete = self.left = self.broken = 0
-
-
-async def read_head(reader):
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    return int(head.split()[1])
-
-
-async def events(reader):
-    """Yields the data of a chunked event stream."""
-    while True:
-        size = int(await reader.readline(), 16)
-        if size == 0:
-            return
-        chunk = await reader.readexactly(size + 2)
-        for line in chunk.decode().split("\n"):
-            if line.startswith("data: "):
-                yield line[6:]
-
-
-async def one_client(server, messages, args, totals, leaves_after, is_slow):
-    """Asks once, again after a refusal, and reads the answer; returns without it if it is to leave."""
-    body = json.dumps(body_of(messages, args, stream=True)).encode()
-    request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
-    while True:
-        reader, writer = await asyncio.open_connection(server.host, server.port)
-        begin = last = time.monotonic()
-        writer.write(request)
-        status = await read_head(reader)
-        totals.statuses[status] = totals.statuses.get(status, 0) + 1
-        if status == 200:
-            break
-        writer.close()
-        if status != 429:
-            return
-        await asyncio.sleep(random.uniform(0.5, 1.5))
-    count = 0
-    async for data in events(reader):
-        if data == "[DONE]":
-            totals.complete += 1
-            break
-        event = json.loads(data)
-        if "error" in event:
-            totals.broken += 1
-            break
-        if not event["choices"] or not event["choices"][0]["delta"].get("content"):
-            continue
-        now = time.monotonic()
-        (totals.gaps if count else totals.first).append(now - (last if count else begin))
-        last = now
-        count += 1
-        totals.tokens += 1
-        if leaves_after is not None and count >= leaves_after:
-            totals.left += 1
-            break
-        if is_slow:
-            await asyncio.sleep(0.3)
-    writer.close()
+def body_of(messages, args):
+    return {"messages": messages, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
 
 
 async def all_clients(server, args):
-    totals = Totals()
+    """Returns the clients' answers, the first of which is read slowly."""
     generator = random.Random(args.seed)
-    tasks = []
+    asks = []
     for i, messages in enumerate(prompts(args.clients)):
         leaves = generator.randrange(1, args.tokens) if generator.random() < args.leaving else None
-        tasks.append(one_client(server, messages, args, totals, leaves, is_slow=i == 0))
-    begin = time.monotonic()
-    await asyncio.gather(*tasks)
-    totals.seconds = time.monotonic() - begin
-    return totals
+        asks.append(streams.ask(server.address, PATH, body_of(messages, args), leaves, pause=0 if i else 0.3))
+    return await asyncio.gather(*asks)
 
 
-def run_rate(args):
-    """Returns the tokens per second of `penstock run` on the same requests."""
+def metric(server, name):
+    return float(re.search(rf"^{name}(?:{{.*}})? (\S+)$", server.get("/metrics"), re.M).group(1))
+
+
+def serve(args):
+    """Returns the numbers of the server under load."""
+    command = [args.penstock, "serve", "--model", args.model, "--memory", args.memory, "--batch-size", args.places,
+               "--max-waiting", args.waiting, *args.flags]
+    with streams.Server(command) as server:
+        cpu, begin = time.process_time(), time.monotonic()
+        answers = asyncio.run(all_clients(server, args))
+        seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
+        generated, peak = metric(server, "vllm:generation_tokens_total"), server.peak_bytes()
+        passes = {kind: round(metric(server, f"penstock:{kind}_seconds_total"), 2) for kind in ("prefill", "decode")}
+    gaps = [gap for answer in answers[1:] for gap in answer.gaps]
+    first = [answer.first - answer.begin for answer in answers if answer.first]
+    return {
+        "clients": args.clients, "places": args.places,
+        "statuses": collections.Counter(status for answer in answers for status in answer.statuses),
+        "ends": collections.Counter(answer.end for answer in answers),
+        "seconds": round(seconds, 2), "seconds_of_passes": passes, "processors_used_by_clients": round(cpu / seconds, 3),
+        "gap_p50_ms": round(1e3 * streams.quantile(gaps, 0.5), 2),
+        "gap_p99_ms": round(1e3 * streams.quantile(gaps, 0.99), 2),
+        "first_token_p50_s": round(streams.quantile(first, 0.5), 3),
+        "first_token_p99_s": round(streams.quantile(first, 0.99), 3),
+        "tokens_per_s": round(generated / seconds, 1),
+        "tokens_per_s_of_complete_answers":
+            round(args.tokens * sum(answer.end == "complete" for answer in answers) / seconds, 1),
+        "peak_mib": round(peak / MIB, 1), "budget_mib": size_of(args.memory) / MIB}
+
+
+def run(args):
+    """Returns the numbers of `penstock run` on the same requests, all of which it completes."""
     with tempfile.TemporaryDirectory() as folder:
         source, output, stats = (pathlib.Path(folder) / name for name in ("in.jsonl", "out.jsonl", "stats.json"))
         lines = [json.dumps({"id": str(i), **body_of(messages, args)}) for i, messages in enumerate(prompts(args.clients))]
         source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        begin = time.monotonic()
         subprocess.run([args.penstock, "run", "--model", args.model, "--memory", args.memory, "--batch-size",
-                        str(args.places), "--input", source, "--output", output, "--quiet", *args.flags], check=True)
-        return args.clients * args.tokens / (time.monotonic() - begin)
-
-
-def quantile(values, share):
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None
+                        str(args.places), "--input", source, "--output", output, "--stats", stats, "--quiet", *args.flags],
+                       check=True)
+        found = json.loads(stats.read_text(encoding="utf-8"))
+        return {"tokens_per_s": round(found["tokens_per_second"]["generation"], 1),
+                "seconds_of_passes": {kind: round(found["seconds"][kind], 2) for kind in ("prefill", "decode")}}
 
 
 def size_of(text):
@@ -168,19 +108,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="further flags of both commands")
     args = parser.parse_args()
-    with Server(args) as server:
-        totals = asyncio.run(all_clients(server, args))
-        peak = server.peak_bytes()
-    rate = totals.tokens / totals.seconds
-    alone = run_rate(args)
-    print(json.dumps({
-        "clients": args.clients, "places": args.places, "statuses": totals.statuses, "complete": totals.complete,
-        "left": totals.left, "broken": totals.broken, "seconds": round(totals.seconds, 2),
-        "gap_p50_ms": round(1e3 * quantile(totals.gaps, 0.5), 2), "gap_p99_ms": round(1e3 * quantile(totals.gaps, 0.99), 2),
-        "first_token_p50_s": round(quantile(totals.first, 0.5), 3),
-        "first_token_p99_s": round(quantile(totals.first, 0.99), 3),
-        "tokens_per_s": round(rate, 1), "run_tokens_per_s": round(alone, 1), "ratio": round(rate / alone, 3),
-        "peak_mib": round(peak / MIB, 1), "budget_mib": size_of(args.memory) / MIB}, indent=2))
+    served, alone = serve(args), run(args)
+    print(json.dumps({**served, "run": alone, "ratio": round(served["tokens_per_s"] / alone["tokens_per_s"], 3)}, indent=2))
 
 
 if __name__ == "__main__":
