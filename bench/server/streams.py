@@ -107,10 +107,9 @@ class Stream(asyncio.Protocol):
                 answer.first = now
             answer.last = now
             answer.tokens += 1
+        if (at := data.rfind(USAGE)) >= 0:
+            answer.usage = json.JSONDecoder().raw_decode(data[at + len(USAGE) - 1:].decode())[0]
         if b"[DONE]" in data:
-            at = data.rfind(USAGE)
-            if at >= 0:
-                answer.usage = json.JSONDecoder().raw_decode(data[at + len(USAGE) - 1:].decode())[0]
             self.close("complete")
         elif self.leaves_after is not None and answer.tokens >= self.leaves_after:
             self.close("left")
