@@ -3,7 +3,8 @@
 
 Prints JSON: answers by status and by how they ended, gaps between tokens (without the slow client's), time to the first
 token, and the server's peak memory beside its budget. Tokens per second are those that the server generated, also for
-clients that left, beside those of `penstock run` on the same requests. Run nothing else meanwhile.
+clients that left, beside those of `penstock run` on the same requests: with whole answers, and with answers that end where
+the clients left. Run nothing else meanwhile.
 
     python3 bench/server/load.py --penstock build/release/bin/penstock --model models/penstock-demo --memory 256MiB
 """
@@ -31,18 +32,21 @@ def prompts(count):
             for i in range(count)]
 
 
-def body_of(messages, args):
-    return {"messages": messages, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
+def leaving(args):
+    """Returns the tokens after which each client leaves; None: it stays."""
+    generator = random.Random(args.seed)
+    return [generator.randrange(1, args.tokens) if generator.random() < args.leaving else None for _ in range(args.clients)]
+
+
+def body_of(messages, tokens):
+    return {"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
 
 
 async def all_clients(server, args):
     """Returns the clients' answers, the first of which is read slowly."""
-    generator = random.Random(args.seed)
-    asks = []
-    for i, messages in enumerate(prompts(args.clients)):
-        leaves = generator.randrange(1, args.tokens) if generator.random() < args.leaving else None
-        asks.append(streams.ask(server.address, PATH, body_of(messages, args), leaves, pause=0 if i else 0.3))
-    return await asyncio.gather(*asks)
+    return await asyncio.gather(*(
+        streams.ask(server.address, PATH, body_of(messages, args.tokens), leaves, pause=0 if i else 0.3)
+        for i, (messages, leaves) in enumerate(zip(prompts(args.clients), leaving(args), strict=True))))
 
 
 def metric(server, name):
@@ -76,11 +80,12 @@ def serve(args):
         "peak_mib": round(peak / MIB, 1), "budget_mib": size_of(args.memory) / MIB}
 
 
-def run(args):
-    """Returns the numbers of `penstock run` on the same requests, all of which it completes."""
+def run(args, lengths):
+    """Returns the numbers of `penstock run` on the same prompts, with answers of these lengths."""
     with tempfile.TemporaryDirectory() as folder:
         source, output, stats = (pathlib.Path(folder) / name for name in ("in.jsonl", "out.jsonl", "stats.json"))
-        lines = [json.dumps({"id": str(i), **body_of(messages, args)}) for i, messages in enumerate(prompts(args.clients))]
+        lines = [json.dumps({"id": str(i), **body_of(messages, length)})
+                 for i, (messages, length) in enumerate(zip(prompts(args.clients), lengths, strict=True))]
         source.write_text("\n".join(lines) + "\n", encoding="utf-8")
         subprocess.run([args.penstock, "run", "--model", args.model, "--memory", args.memory, "--batch-size",
                         str(args.places), "--input", source, "--output", output, "--stats", stats, "--quiet", *args.flags],
@@ -108,8 +113,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="further flags of both commands")
     args = parser.parse_args()
-    served, alone = serve(args), run(args)
-    print(json.dumps({**served, "run": alone, "ratio": round(served["tokens_per_s"] / alone["tokens_per_s"], 3)}, indent=2))
+    served = serve(args)
+    whole = run(args, [args.tokens] * args.clients)
+    cut = run(args, [leaves or args.tokens for leaves in leaving(args)])
+    print(json.dumps({**served, "run": whole, "ratio": round(served["tokens_per_s"] / whole["tokens_per_s"], 3),
+                      "run_of_cut_answers": cut,
+                      "ratio_to_cut_answers": round(served["tokens_per_s"] / cut["tokens_per_s"], 3)}, indent=2))
 
 
 if __name__ == "__main__":
