@@ -101,7 +101,7 @@ TEST_P(CudaDeviceTest, AnswersAreTheHosts) {
     const FfnTensors& expert = layer.experts[0];
     return ResidentFormat(*expert.gate_proj, ComputeDtype::kF32) != ResidentFormat(*expert.up_proj, ComputeDtype::kF32);
   });
-  if (model.config().encoder.is_on() || has_mixed_ffn) {
+  if (model.config().encoder.is_on() || model.config().delta_net.is_on() || has_mixed_ffn) {
     const auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
     ASSERT_FALSE(engine.ok());
     EXPECT_THAT(std::string(engine.status().message()),

@@ -49,7 +49,9 @@ Values ValuesOf(const ModelConfig& config) {
              num_moe = static_cast<double>(config.num_moe_layers());
   const auto of = [](const OperationCost& one_row) { return one_row.flops / 2; };
   const auto num_cross = config.encoder.is_on() ? static_cast<double>(config.num_kv_layers()) : 0;
-  return {.attention = num_layers * (of(cost.PreAttention(1)) + of(cost.PostAttention(1))) +
+  const auto num_recurrent = static_cast<double>(config.num_recurrent_layers());
+  return {.attention = (num_layers - num_recurrent) * (of(cost.PreAttention(1)) + of(cost.PostAttention(1))) +
+                       num_recurrent * (of(cost.PreAttention(1, true)) + of(cost.PostAttention(1, true))) +
                        num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))),
           .router = num_moe * of(cost.Route(1)),
           .ffn = num_moe * of(cost.SharedFfn(1)) + (num_layers - num_moe) * of(cost.DenseFfn(1)),
@@ -77,7 +79,8 @@ TEST_P(DescribedModelTest, IsPlanned) {
   const DescribedModel model = DescribedModel::FromConfig(folder + "/config.json", "f32").value();
   const Workload workload = ParseWorkload("prompt=40,gen=20").value();
   for (const char* spec : {"none:dram=24GiB", "t4"}) {
-    const bool is_on_gpus = !model.config().mla.is_on() && !model.config().encoder.is_on();
+    const ModelConfig& config = model.config();
+    const bool is_on_gpus = !config.mla.is_on() && !config.encoder.is_on() && !config.delta_net.is_on();
     if (!is_on_gpus && std::string_view(spec) == "t4") continue;
     const Hardware hardware = HardwarePreset(spec).value();
     const EngineOptions options = OptionsFor({.batch_size = 4}, hardware, workload).value();

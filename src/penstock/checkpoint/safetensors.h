@@ -35,10 +35,9 @@ struct RowPlaces {
   // neighbours (GGUF of Llama's kind). Row i of a head's first half is stored row 2 i, row i of the second half stored
   // row 2 i + 1.
   int32_t head_rows = 0;
-  // If not 0: the tensor's rows come in groups of this many, and other rows lie between the groups. Row i is stored row
-  // first + i / group_rows * group_stride + i % group_rows.
-  int32_t group_rows = 0;
-  int32_t group_stride = 0;
+  // If not 0: instead, heads begin at each `head_stride` stored rows, and rows of other tensors lie between them. Row i
+  // is stored row first + i / head_rows * head_stride + i % head_rows.
+  int32_t head_stride = 0;
 };
 
 // The scales of a tensor of codes, stored as a tensor of their own. They cover all matrices of a tensor.
@@ -61,7 +60,7 @@ struct TensorInfo {
   std::optional<RowPlaces> places = {};
   std::optional<Scales> scales = {};  // if set, `dtype` is that of the codes
   bool as_floats = false;             // codes or blocks become f32 when they are read
-  float added = 0;                    // added to each element of a vector when it is loaded
+  bool is_offset = false;             // a vector of distances from 1, which is added when it is loaded
   std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
 };
 

@@ -43,8 +43,8 @@ int64_t FirstStoredRow(const TensorInfo& tensor, int64_t row) {
 int64_t PlaceOf(const TensorInfo& tensor, int64_t own) {
   if (!tensor.places.has_value()) return own;
   const RowPlaces& places = *tensor.places;
-  if (places.group_rows > 0) {
-    return places.first + own / places.group_rows * places.group_stride + own % places.group_rows;
+  if (places.head_stride > 0) {
+    return places.first + own / places.head_rows * places.head_stride + own % places.head_rows;
   }
   if (places.head_rows == 0) return places.first + own * places.step;
   const int64_t of_head = own % places.head_rows, half = places.head_rows / 2;

@@ -360,9 +360,8 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
                   sequence.kv()->state_pages());
     batch_.has_kv.back() = sequence.kv()->has_entries(pos) ? 1 : 0;
     sequence_of_row_.push_back(&sequence);
-    if (std::vector<std::byte*> copy = sequence.kv()->KeepState(pos); !copy.empty()) {
-      batch_.state_copies.push_back({batch_.num_rows() - 1, std::move(copy)});
-    }
+    std::vector<std::byte*> copy = sequence.kv()->KeepState(pos);
+    if (!copy.empty()) batch_.state_copies.push_back({batch_.num_rows() - 1, std::move(copy)});
     const bool is_last = pos + 1 == first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
     if (is_last || sequence.wants_prompt_logprobs(pos + 1)) batch_.logit_rows.push_back(batch_.num_rows() - 1);
   }

@@ -23,8 +23,8 @@ struct StoredName {
   std::string_view stored;
   bool is_transposed = false;   // stored as [inputs, outputs] of one expert
   bool is_interleaved = false;  // the weights of this stored name have alternating rows
-  bool is_grouped = false;      // each group of heads has rows of all weights of this stored name, one after another
   bool is_paired = false;       // rows that RoPE rotates together are neighbours in each head (RowPlaces::head_rows)
+  bool is_grouped = false;      // each group of heads has rows of all weights of this stored name, one after another
 };
 
 // The family as GGUF files describe it (gguf_model.h).

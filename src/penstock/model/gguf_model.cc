@@ -464,7 +464,7 @@ absl::StatusOr<ModelConfig> ReadConfig(const Gguf& gguf) {
   const std::vector<FieldName> names = maker.names();
   reader.SetNames(names);
   PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(reader, *family));
-  config.norm_offset = 0;  // llama.cpp's converter adds it
+  config.norms_are_offsets = false;  // llama.cpp's converter adds the 1
   PENSTOCK_RETURN_IF_ERROR(CheckWhatIsComputed(gguf, *architecture, config));
   const auto add_eos = [&](std::string_view key) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const auto id, gguf.metadata.Integer(key));

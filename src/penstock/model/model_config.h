@@ -107,7 +107,7 @@ struct ModelConfig {
 
   Norm norm = Norm::kRms;  // of the layers and before lm_head
   bool norm_bias = false;
-  float norm_offset = 0;  // added to the stored weights of norms; 1 if they are stored as distances from 1
+  bool norms_are_offsets = false;  // the weights of norms are stored as distances from 1
   float norm_eps = 0;
 
   Encoder encoder;

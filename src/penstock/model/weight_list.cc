@@ -39,13 +39,17 @@ class LayerMapper {
   }
 
  private:
-  const TensorInfo* Take(std::string_view name, std::vector<int64_t> shape, WeightUse use, int64_t expert_idx = -1) const {
+  const TensorInfo* Take(std::string_view name, std::vector<int64_t> shape, WeightUse use,
+                         int64_t expert_idx = -1) const {
     return source_->Take({name, std::move(shape), use, layer_idx_, expert_idx});
   }
   const TensorInfo* Vector(std::string_view name, int64_t dim) const { return Take(name, {dim}, WeightUse::kVector); }
   const TensorInfo* Norm(std::string_view name, int64_t dim) const {
-    return source_->Take(
-        {.name = name, .shape = {dim}, .use = WeightUse::kVector, .layer_idx = layer_idx_, .added = config_->norm_offset});
+    return source_->Take({.name = name,
+                          .shape = {dim},
+                          .use = WeightUse::kVector,
+                          .layer_idx = layer_idx_,
+                          .is_offset = config_->norms_are_offsets});
   }
   const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim, int64_t num_groups = 1) const {
     return source_->Take(
@@ -119,8 +123,10 @@ class LayerMapper {
     layer.k_proj = Matrix("self_attn.kv_a_proj_with_mqa.weight", c.kv_dim(), c.model_dim);
     if (c.qkv_bias) layer.k_bias = Vector("self_attn.kv_a_proj_with_mqa.bias", c.kv_dim());
     layer.k_norm = Vector("self_attn.kv_a_layernorm.weight", mla.kv_lora_rank);
-    layer.k_up_proj = Take("self_attn.k_up_proj.weight", {c.num_heads, mla.kv_lora_rank, mla.nope_dim}, WeightUse::kMatrix);
-    layer.v_up_proj = Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, WeightUse::kMatrix);
+    layer.k_up_proj =
+        Take("self_attn.k_up_proj.weight", {c.num_heads, mla.kv_lora_rank, mla.nope_dim}, WeightUse::kMatrix);
+    layer.v_up_proj =
+        Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, WeightUse::kMatrix);
     layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.num_heads * mla.value_dim);
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
   }
@@ -133,7 +139,8 @@ class LayerMapper {
       layer.router_selection_bias = Vector("mlp.gate.e_score_correction_bias", c.num_experts);
     }
     if (c.shared_ffn_dim > 0) layer.shared_ffn = Ffn("mlp.shared_expert.", c.shared_ffn_dim);
-    if (c.shared_gate) layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, WeightUse::kRouter);
+    if (c.shared_gate)
+      layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, WeightUse::kRouter);
     if (c.parallel_experts) layer.shared_norm = Vector("residual_layernorm.weight", c.model_dim);
     if (c.expert_bias) {
       layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
@@ -164,12 +171,16 @@ class LayerMapper {
 }  // namespace
 
 void TakeWeights(TensorSource& source, const ModelConfig& config, WeightMap& map) {
-  const auto vector = [&](std::string_view name, int64_t dim) { return source.Take({name, {dim}, WeightUse::kVector}); };
+  const auto vector = [&](std::string_view name, int64_t dim) {
+    return source.Take({name, {dim}, WeightUse::kVector});
+  };
   map.embedding = source.Take({"model.embed_tokens.weight",
                                {config.vocab_size, config.model_dim},
                                config.tie_embeddings ? WeightUse::kMatrix : WeightUse::kRows});
-  map.final_norm = source.Take(
-      {.name = "model.norm.weight", .shape = {config.model_dim}, .use = WeightUse::kVector, .added = config.norm_offset});
+  map.final_norm = source.Take({.name = "model.norm.weight",
+                                .shape = {config.model_dim},
+                                .use = WeightUse::kVector,
+                                .is_offset = config.norms_are_offsets});
   if (config.norm_bias) map.final_norm_bias = vector("model.norm.bias", config.model_dim);
   map.lm_head = config.tie_embeddings
                     ? map.embedding

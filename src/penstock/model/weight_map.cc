@@ -61,9 +61,9 @@ class Mapper : public TensorSource {
     } else if (weight.use == WeightUse::kRouter && (IsQuantised(*tensor) || tensor->scales.has_value())) {
       Report(fmt::format("{} is quantised, and a router must not be", name));
     }
-    if (weight.added == 0) return tensor;
+    if (!weight.is_offset) return tensor;
     TensorInfo& changed = own_->emplace_back(*tensor);
-    changed.added = weight.added;
+    changed.is_offset = true;
     return &changed;
   }
 
@@ -276,8 +276,8 @@ class Mapper : public TensorSource {
     } else if (rule.is_grouped) {
       tensor.places = {.stored_rows = static_cast<int32_t>(rows.stored),
                        .first = static_cast<int32_t>(rows.first),
-                       .group_rows = static_cast<int32_t>(rows.own / rows.num_groups),
-                       .group_stride = static_cast<int32_t>(rows.stored / rows.num_groups)};
+                       .head_rows = static_cast<int32_t>(rows.own / rows.num_groups),
+                       .head_stride = static_cast<int32_t>(rows.stored / rows.num_groups)};
     } else if (rule.is_paired) {
       tensor.places = PairsOf(rows.stored);
       tensor.places->first = static_cast<int32_t>(rows.first);

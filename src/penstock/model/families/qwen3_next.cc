@@ -67,7 +67,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.shared_ffn_dim = reader.Int("shared_expert_intermediate_size", 1, kMaxModelDim);
   config.shared_gate = true;
   config.router.renormalises = reader.BoolOr("norm_topk_prob", true);
-  config.norm_offset = 1;
+  config.norms_are_offsets = true;
   config.qk_norm = QkNorm::kPerHead;
   config.attention_gate = true;
   if (reader.BoolOr("attention_bias", false)) reader.Fail("attention_bias", "false", "true");

@@ -124,6 +124,7 @@ absl::StatusOr<RankRows> GatherRankRows(Communicator& communicator, const RowBat
         rows.batch.positions.push_back(reader.Next());
         rows.batch.kv_positions.push_back(reader.Next());
         rows.batch.prompt_lengths.push_back(reader.Next());
+        rows.batch.has_kv.push_back(0);
         // Neighbouring rows of two ranks are of different sequences.
         rows.batch.sequence_ids.push_back(reader.NextId() * static_cast<uint32_t>(readers.size()) +
                                           static_cast<uint32_t>(reader.rank()));
