@@ -369,7 +369,7 @@ TEST(KvSequence, StatesAreKeptWherePromptsPart) {
 
 TEST(KvSequence, EverySequenceHasItsOwnState) {
   int64_t num_skipped = 0;
-  for (uint32_t seed = 0; seed < 120; ++seed) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const int64_t num_pages = 18 + static_cast<int64_t>(random() % 60);
