@@ -9,6 +9,9 @@
 //   self_attn.q_a_proj, kv_a_proj_with_mqa                                 .weight, .bias
 //   self_attn.q_a_layernorm, kv_a_layernorm, q_b_proj, k_up_proj, v_up_proj  .weight
 //   self_attn.sinks
+//   self_attn.gate_proj                                                    .weight
+//   linear_attn.q_proj, k_proj, v_proj, gate_proj, beta_proj, decay_proj, conv, norm, o_proj  .weight
+//   linear_attn.decay_bias, decay_log
 //   cross_attn.q_proj, k_proj, v_proj, o_proj; cross_layernorm             .weight, in layers of a decoder
 //   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
 //   mlp.gate_proj, up_proj, down_proj                                      .weight
