@@ -46,10 +46,7 @@ PrefixCache::PrefixCache(int64_t num_pages)
 KvPageId PrefixCache::Take() {
   PENSTOCK_CHECK(num_available() > 0);
   KvPageId page = first_cached_;
-  while (free_.empty() && num_cached_ == 0) {
-    DropState(state_order_.front());
-    state_order_.pop_front();
-  }
+  if (free_.empty() && num_cached_ == 0) DropState(state_order_.front());
   if (free_.empty()) {
     RemoveCached(page);
     RemoveName(page);
@@ -155,6 +152,7 @@ void PrefixCache::DropState(KvPageId page) {
   num_kept_ -= std::ssize(found->second);
   free_.insert(free_.end(), found->second.begin(), found->second.end());
   states_.erase(found);
+  std::erase(state_order_, page);
 }
 
 KvPageId PrefixCache::Find(KvPageId parent, std::span<const TokenId> tokens, uint64_t root) const {

@@ -168,7 +168,7 @@ class PrefixCache {
   KvPageId last_cached_ = kNoKvPage;
   int64_t num_reserved_ = 0;
   absl::flat_hash_map<KvPageId, std::vector<KvPageId>> states_;  // kept at the ends of pages
-  std::deque<KvPageId> state_order_;                             // those pages, and some without states, oldest first
+  std::deque<KvPageId> state_order_;                             // those pages, in the order in which states were kept
   int64_t num_kept_ = 0;                                         // pages of states_
   uint64_t last_serial_ = 0;
   absl::flat_hash_set<KvPageId, NameHash, SameName> shared_;

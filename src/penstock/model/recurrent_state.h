@@ -1,4 +1,4 @@
-// Where the recurrent state of one sequence (DeltaNet in model/model_config.h) lies in KV pages.
+// RecurrentState says where the state of one sequence (DeltaNet in model/model_config.h) lies in KV pages.
 //
 // A sequence takes whole pages for its state, so that states and KV entries share one budget. A page holds the matrices
 // of some value heads [key_dim, value_dim], and inputs that short convolutions keep [conv_width - 1, channels of one

@@ -41,14 +41,14 @@ int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
 
 // Does for layers with DeltaNet what VisitBuffers() does for others.
 template <typename Visitor>
-void VisitDeltaNet(DeltaNetRows& a, const DeltaNet& delta, int64_t num_rows, int64_t num_gated, Visitor&& visit) {
+void VisitDeltaNet(DeltaNetRows& a, const DeltaNet& delta, int64_t num_rows, Visitor&& visit) {
   visit(a.q, num_rows * delta.keys_dim());
   visit(a.k, num_rows * delta.keys_dim());
   visit(a.v, num_rows * delta.values_dim());
   visit(a.beta, num_rows * delta.num_value_heads);
   visit(a.decay, num_rows * delta.num_value_heads);
   visit(a.out, num_rows * delta.values_dim());
-  visit(a.gate, num_gated * delta.values_dim());
+  visit(a.gate, num_rows * delta.values_dim());
 }
 
 // Calls visit(span, count) for each buffer: one list serves both to count and to allocate.
@@ -75,7 +75,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.k, attended_rows * config.kv_dim());
   visit(a.v, attended_rows * config.v_dim());
   visit(a.attended, attended_rows * config.attended_dim());
-  VisitDeltaNet(a.delta_net, config.delta_net, attended_rows, is_heads ? 0 : rows, visit);
+  VisitDeltaNet(a.delta_net, config.delta_net, rows, visit);  // ranks do not share such heads
   visit(a.cos, attended_rows * config.num_angles());
   visit(a.sin, attended_rows * config.num_angles());
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));

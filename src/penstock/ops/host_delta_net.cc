@@ -15,14 +15,20 @@ namespace {
 
 constexpr float kLengthEps = 1e-6f;
 
-// Divides each row's q and k by their lengths, and q by sqrt(key_dim), too: a norm with constant weights.
-void Normalise(const OpContext& context, RowRange rows, int64_t key_head) {
+// The weights with which a norm divides q and k by their lengths, and q by sqrt(key_dim), too: [key_dim].
+struct LengthWeights {
+  std::vector<float> q, k;
+
+  explicit LengthWeights(int64_t key_dim)
+      : q(static_cast<size_t>(key_dim), 1 / static_cast<float>(key_dim)),
+        k(q.size(), 1 / std::sqrt(static_cast<float>(key_dim))) {}
+};
+
+void Normalise(const OpContext& context, const LengthWeights& weights, RowRange rows, int64_t key_head) {
   const DeltaNet& d = context.config.delta_net;
   const auto dim = static_cast<float>(d.key_dim);
-  const std::vector<float> q_weight(static_cast<size_t>(d.key_dim), 1 / dim);
-  const std::vector<float> k_weight(static_cast<size_t>(d.key_dim), 1 / std::sqrt(dim));
-  for (const auto& [buffer, weight] : {std::pair(&context.activations.delta_net.q, &q_weight),
-                                       std::pair(&context.activations.delta_net.k, &k_weight)}) {
+  for (const auto& [buffer, weight] : {std::pair(&context.activations.delta_net.q, &weights.q),
+                                       std::pair(&context.activations.delta_net.k, &weights.k)}) {
     float* const x = buffer->data() + rows.begin * d.keys_dim() + key_head * d.key_dim;
     context.kernels.norm({.num_rows = rows.size(),
                           .dim = d.key_dim,
@@ -74,12 +80,12 @@ struct KeyHeadRows {
 };
 
 // Takes rows through the convolutions and the delta rule of a key head and its value heads.
-void AdvanceKeyHead(const OpContext& context, const LayerWeights& weights, const RecurrentState& states,
-                    const KeyHeadRows& of) {
+void AdvanceKeyHead(const OpContext& context, const LayerWeights& weights, const LengthWeights& lengths,
+                    const RecurrentState& states, const KeyHeadRows& of) {
   const DeltaNet& d = context.config.delta_net;
   DeltaNetRows& a = context.activations.delta_net;
   Convolve(context, weights, of.rows, of.key_head, states.conv_inputs(of.pages, of.layer, of.key_head));
-  Normalise(context, of.rows, of.key_head);
+  Normalise(context, lengths, of.rows, of.key_head);
   for (int64_t i = 0; i < d.values_of_key(); ++i) {
     const int64_t head = of.key_head * d.values_of_key() + i;
     const int64_t keys = of.rows.begin * d.keys_dim() + of.key_head * d.key_dim;
@@ -124,13 +130,15 @@ void HostOperations::ProjectDeltaNet(RowRange rows, int64_t layer_idx) {
                  {layer.gate_proj, {}, a.gate, d.values_dim()},
                  {layer.beta_proj, {}, a.beta, d.num_value_heads},
                  {layer.decay_proj, {}, a.decay, d.num_value_heads}});
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    context_.kernels.delta_gates({.num_heads = d.num_value_heads,
-                                  .decay_bias = layer.decay_bias.data(),
-                                  .decay_log = layer.decay_log.data(),
-                                  .beta = a.beta.data() + row * d.num_value_heads,
-                                  .decay = a.decay.data() + row * d.num_value_heads});
-  }
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    for (int64_t row = part.begin; row < part.end; ++row) {
+      context_.kernels.delta_gates({.num_heads = d.num_value_heads,
+                                    .decay_bias = layer.decay_bias.data(),
+                                    .decay_log = layer.decay_log.data(),
+                                    .beta = a.beta.data() + row * d.num_value_heads,
+                                    .decay = a.decay.data() + row * d.num_value_heads});
+    }
+  });
 }
 
 void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx,
@@ -138,6 +146,7 @@ void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t 
   const DeltaNet& d = context_.config.delta_net;
   const int64_t layer = context_.config.recurrent_layer_of(layer_idx);
   const std::vector<RowRange> runs = SequenceRuns(batch, rows);
+  const LengthWeights lengths(d.key_dim);
   context_.pool.ParallelFor(std::ssize(runs) * d.num_key_heads, [&](int64_t task_idx, int) {
     RowRange part = runs[task_idx / d.num_key_heads];
     const int64_t key_head = task_idx % d.num_key_heads, end = part.end;
@@ -146,11 +155,11 @@ void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t 
     for (const StateCopy& copy : batch.state_copies) {
       if (copy.row < part.begin || copy.row >= end) continue;
       part.end = copy.row + 1;
-      AdvanceKeyHead(context_, weights, states, {part, layer, key_head, pages});
+      AdvanceKeyHead(context_, weights, lengths, states, {part, layer, key_head, pages});
       states.CopyKeyHead(pages, copy.pages, layer, key_head);
       part = {part.end, end};
     }
-    if (part.size() > 0) AdvanceKeyHead(context_, weights, states, {part, layer, key_head, pages});
+    if (part.size() > 0) AdvanceKeyHead(context_, weights, lengths, states, {part, layer, key_head, pages});
   });
 }
 

@@ -81,6 +81,22 @@ void ReadNextConfig(ConfigReader& reader, ModelConfig& config) {
   ReadConfig(reader, config);
 }
 
+// Returns what the published form of Qwen3.5 and the form without a vision tower have in common.
+constexpr Family Qwen35(std::string_view name, std::string_view architecture) {
+  return {
+      .name = name,
+      .architecture = architecture,
+      .default_head_dim = 256,
+      .default_max_positions = 32768,
+      .default_norm_eps = 1e-6,
+      .default_partial_rotary = 0.25,
+      .takes_partial_rotary = true,
+      .field_names = kFieldNames,
+      .stored_names = k35Names,
+      .read_config = ReadConfig,
+  };
+}
+
 }  // namespace
 
 const Family kQwen3Next = {
@@ -95,33 +111,14 @@ const Family kQwen3Next = {
     .read_config = ReadNextConfig,
 };
 
-const Family kQwen35Moe = {
-    .name = "qwen3_5_moe",
-    .architecture = "Qwen3_5MoeForConditionalGeneration",
-    .config_object = "text_config",
-    .default_head_dim = 256,
-    .default_max_positions = 32768,
-    .default_norm_eps = 1e-6,
-    .default_partial_rotary = 0.25,
-    .takes_partial_rotary = true,
-    .field_names = kFieldNames,
-    .layer_prefix = "model.language_model.layers.{layer}.",
-    .stored_names = k35Names,
-    .ignored_prefix = "model.visual.",
-    .read_config = ReadConfig,
-};
+const Family kQwen35MoeText = Qwen35("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
 
-const Family kQwen35MoeText = {
-    .name = "qwen3_5_moe_text",
-    .architecture = "Qwen3_5MoeForCausalLM",
-    .default_head_dim = 256,
-    .default_max_positions = 32768,
-    .default_norm_eps = 1e-6,
-    .default_partial_rotary = 0.25,
-    .takes_partial_rotary = true,
-    .field_names = kFieldNames,
-    .stored_names = k35Names,
-    .read_config = ReadConfig,
-};
+const Family kQwen35Moe = [] {
+  Family family = Qwen35("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration");
+  family.config_object = "text_config";
+  family.layer_prefix = "model.language_model.layers.{layer}.";
+  family.ignored_prefix = "model.visual.";
+  return family;
+}();
 
 }  // namespace penstock
