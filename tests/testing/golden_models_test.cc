@@ -67,7 +67,7 @@ TEST(GoldenModelsTest, RefusesFilesWithAnotherHash) {
   changed.files[1].taken[0].sources = {"absent"};
   EXPECT_THAT(refused(changed, changed.files[1]), HasSubstr("'absent': no safetensors file"));
   changed = recipe;
-  changed.files[1].taken[0].take = {{.first = 0, .loops = {{.count = 2, .step = 1 << 20}}}};
+  changed.files[1].taken[0].takes = {{.first = 0, .loops = {{.count = 2, .step = 1 << 20}}}};
   EXPECT_THAT(refused(changed, changed.files[1]), HasSubstr("an element that it does not have"));
 }
 

@@ -31,7 +31,8 @@ WHOLE = {
     "mixtral-tiny": dict(split=9),
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
     "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
-    "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {},
+    "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {}, "qwen3next-tiny": {},
+    "qwen35moe-tiny": {},
 }
 ARCHITECTURES = {
     "MixtralForCausalLM": "LLAMA", "Qwen2MoeForCausalLM": "QWEN2MOE", "Qwen3MoeForCausalLM": "QWEN3MOE",
@@ -41,10 +42,12 @@ ARCHITECTURES = {
     "Ernie4_5_MoeForCausalLM": "ERNIE4_5_MOE", "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
     "MiniMaxM2ForCausalLM": "MINIMAXM2", "HunYuanMoEV1ForCausalLM": "HUNYUAN_MOE", "HYV3ForCausalLM": "HY_V3",
     "ExaoneMoeForCausalLM": "EXAONE_MOE", "MellumForCausalLM": "MELLUM", "GraniteMoeSWAForCausalLM": "GRANITE_SWA",
+    "Qwen3NextForCausalLM": "QWEN3NEXT", "Qwen3_5MoeForCausalLM": "QWEN35MOE",
 }
 # Architectures that the package does not have yet: the name in files, and an architecture with the same tensors.
 NEWER = {"HY_V3": ("hy_v3", "DOTS1"), "MELLUM": ("mellum", "QWEN3MOE"), "GRANITE_SWA": ("granite_swa", "GRANITE_MOE")}
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
+HYBRIDS = ("QWEN3NEXT", "QWEN35MOE")
 PAIRED = ("LLAMA", "GRANITE_MOE", "GRANITE_SWA", "ARCTIC")
 
 
@@ -130,6 +133,55 @@ def take_heads(tensors, config, layer, old_mla):
     return {"attn_k_b.weight": heads[:, :nope].transpose(1, 2), "attn_v_b.weight": heads[:, nope:]}
 
 
+def tile_value_heads(rows, config):
+    """Reorders axis 0, the value heads, from heads of one key head side by side to one of each key head after another."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    return rows.reshape(keys, heads // keys, -1, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
+
+
+def take_delta_net(tensors, config, arch, layer):
+    """Removes the tensors of a layer with gated DeltaNet; Qwen3.5's value heads are in the order of ggml's broadcasts."""
+    root = f"model.layers.{layer}.linear_attn."
+    if root + "A_log" not in tensors:
+        return {}
+    own = {name[len(root):]: tensors.pop(name) for name in list(tensors) if name.startswith(root)}
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    conv = own["conv1d.weight"].squeeze(1)
+    taken = {"ssm_norm.weight": own["norm.weight"]}
+    if arch == "QWEN3NEXT":
+        heads, dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
+        qkvz = own["in_proj_qkvz.weight"]
+        groups = qkvz.reshape(heads, -1, qkvz.shape[-1])
+        values = (groups.shape[1] - 2 * dim) // 2
+        q, k, v, z = (part.reshape(-1, qkvz.shape[-1]) for part in groups.split([dim, dim, values, values], dim=1))
+        return taken | {"attn_qkv.weight": torch.cat([q, k, v]), "attn_gate.weight": z, "ssm_conv1d.weight": conv,
+                        "ssm_ba.weight": own["in_proj_ba.weight"], "ssm_dt.bias": own["dt_bias"], "ssm_a": own["A_log"],
+                        "ssm_out.weight": own["out_proj.weight"]}
+    qkv = own["in_proj_qkv.weight"]
+    return taken | {
+        "attn_qkv.weight": torch.cat([qkv[:2 * keys], tile_value_heads(qkv[2 * keys:], config)]),
+        "ssm_conv1d.weight": torch.cat([conv[:2 * keys], tile_value_heads(conv[2 * keys:], config)]),
+        "ssm_out.weight": tile_value_heads(own["out_proj.weight"].T, config).T,
+        **{name: tile_value_heads(own[stored], config) for name, stored in (
+            ("attn_gate.weight", "in_proj_z.weight"), ("ssm_beta.weight", "in_proj_b.weight"),
+            ("ssm_alpha.weight", "in_proj_a.weight"), ("ssm_dt.bias", "dt_bias"), ("ssm_a", "A_log"))}}
+
+
+def change_of(name, arch):
+    """Returns how the converter changes a tensor's values, as recipes name it."""
+    if arch not in HYBRIDS:
+        return None
+    if name.endswith("ssm_a"):
+        return "minus_exp"
+    return "plus_one" if name.endswith("norm.weight") and "ssm_norm" not in name else None
+
+
+def changed(tensor, change):
+    if change == "minus_exp":
+        return (-torch.exp(tensor.double())).float()
+    return tensor.float() + 1 if change == "plus_one" else tensor
+
+
 def convert(tensors, config, arch, options):
     """Returns {name in GGUF: tensor} of a Hugging Face state dict."""
     num_layers = first(config, "num_hidden_layers", "n_layers")
@@ -144,6 +196,7 @@ def convert(tensors, config, arch, options):
         own = take_experts(tensors, config, arch, layer, options.get("old_experts", False)) \
             if any(re.search(rf"\.{layer}\..*expert|\.{layer}\..*input_linear", name) for name in tensors) else {}
         own |= take_heads(tensors, config, layer, options.get("old_mla", False))
+        own |= take_delta_net(tensors, config, arch, layer)
         result |= {f"blk.{layer}.{name}": tensor for name, tensor in own.items()}
     for name, tensor in tensors.items():
         if arch in PAIRED and re.search(r"self_attn\.[qk]_proj\.(weight|bias)$", name):
@@ -163,7 +216,8 @@ def add_parameters(writer, config, arch, options):
     writer.add_block_count(first(config, "num_hidden_layers", "n_layers"))
     writer.add_context_length(first(config, "max_position_embeddings", "max_seq_len"))
     writer.add_embedding_length(hidden)
-    writer.add_feed_forward_length(first(config, "intermediate_size", "ffn_config.ffn_hidden_size"))
+    if (ffn_dim := first(config, "intermediate_size", "ffn_config.ffn_hidden_size")) is not None:
+        writer.add_feed_forward_length(ffn_dim)
     writer.add_head_count(heads)
     writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
                                     "rope_parameters.full_attention.rope_theta", default=1e4))
@@ -204,6 +258,16 @@ def add_parameters(writer, config, arch, options):
         partial = first(config, "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
                         default=0.5 if arch == "GLM4_MOE" else 1.0)
         writer.add_rope_dimension_count(int(head_dim * partial))
+    if arch in HYBRIDS:
+        heads_of_values = config["linear_num_value_heads"]
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(heads_of_values)
+        writer.add_ssm_inner_size(config["linear_value_head_dim"] * heads_of_values)
+        writer.add_array(f"{name_in_files(arch)}.attention.recurrent_layers",
+                         [kind == "linear_attention" for kind in config["layer_types"]])
+        writer.add_uint32(f"{name_in_files(arch)}.full_attention_interval", 4)
     if arch in ("GLM4_MOE", "DOTS1", "MINIMAXM2", "HY_V3", "EXAONE_MOE"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     for field, add in (("moe_intermediate_size", writer.add_expert_feed_forward_length),
@@ -224,7 +288,7 @@ def add_parameters(writer, config, arch, options):
                        ("residual_multiplier", writer.add_residual_scale), ("logits_scaling", writer.add_logit_scale)):
         if (value := first(config, field)) is not None:
             add(value)
-    if arch == "HY_V3" or config.get("norm_topk_prob") and arch != "MELLUM":
+    if arch == "HY_V3" or config.get("norm_topk_prob") and arch not in ("MELLUM", *HYBRIDS):
         writer.add_expert_weights_norm(True)
     if "num_shared_experts" in config:
         writer.add_expert_shared_feed_forward_length(config["num_shared_experts"] * config["moe_intermediate_size"])
@@ -266,6 +330,7 @@ def write_tensors(path, config, tensors, coded, options):
     writer.add_type(gguf.GGUFType.MODEL)
     add_parameters(writer, config, arch, options)
     for name, tensor in convert(tensors, config, arch, options).items():
+        tensor = changed(tensor, change_of(name, arch))
         if marks[name] >= 0:
             writer.add_tensor(name, tensor.contiguous().numpy(), raw_dtype=gguf.GGMLQuantizationType(marks[name]))
         elif tensor.dtype == torch.bfloat16:
@@ -292,17 +357,24 @@ def read_folder(folder):
 
 
 def take(indices):
-    """Loops that count up these indices: [first, [count, step], ...], the outermost loop first."""
+    """Loops that count up these indices: [first, [count, step], ...], the outermost loop first; None if none do."""
     first, loops = int(indices[0]), []
     while len(indices) > 1:
         step = int(indices[1] - indices[0])
         breaks = np.flatnonzero(np.diff(indices) != step)
         count = int(breaks[0]) + 1 if len(breaks) else len(indices)
-        runs = indices.reshape(-1, count)
-        assert (runs == runs[:, :1] + np.arange(count) * step).all()
+        runs = indices[:len(indices) // count * count].reshape(-1, count)
+        if len(indices) % count or (runs != runs[:, :1] + np.arange(count) * step).any():
+            return None
         loops.insert(0, [count, step])
         indices = runs[:, 0]
     return [first, *loops]
+
+
+def takes(indices):
+    """One or more loops that count up these indices one after another."""
+    whole = take(indices)
+    return [whole] if whole else [take(run) for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)]
 
 
 def gguf_recipe(tensors, config, files, options):
@@ -310,6 +382,8 @@ def gguf_recipe(tensors, config, files, options):
 
         {"of": PATTERN}    the elements of these tensors of the folder, one tensor after the other
         "take"             of each tensor only the elements that these loops count up, in their order
+        "takes"            several such loops, one after the other
+        "change"           each value x is replaced: "plus_one" (x + 1), "minus_exp" (-exp(x), computed in f64)
         "as"               the type, where it is not that of the folder
     """
     bases = np.cumsum([0] + [tensor.numel() for tensor in tensors.values()])
@@ -327,13 +401,17 @@ def gguf_recipe(tensors, config, files, options):
             elements = converted[tensor.name].flatten().numpy()
             places = np.searchsorted(bases, elements, side="right") - 1
             sources = [int(part[0]) for part in np.split(places, np.flatnonzero(np.diff(places)) + 1)]
-            taken = [take(elements[places == source] - bases[source]) for source in sources]
+            taken = [takes(elements[places == source] - bases[source]) for source in sources]
             of = list(weights.patterns([names[source] for source in sources]))
             assert len(of) == 1 and list(weights.expand(of[0])) == [names[source] for source in sources]
             assert all(part == taken[0] for part in taken)
             entry = {"of": of[0]}
-            if taken[0] not in ([0], [0, [tensors[names[sources[0]]].numel(), 1]]):
-                entry["take"] = taken[0]
+            if len(taken[0]) > 1:
+                entry["takes"] = taken[0]
+            elif taken[0][0] not in ([0], [0, [tensors[names[sources[0]]].numel(), 1]]):
+                entry["take"] = taken[0][0]
+            if (change := change_of(tensor.name, ARCHITECTURES[config["architectures"][0]])) is not None:
+                entry["change"] = change
             if tensor.tensor_type.name != types[tensors[names[sources[0]]].dtype]:
                 entry["as"] = tensor.tensor_type.name
             entries.append(entry)

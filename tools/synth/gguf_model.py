@@ -18,7 +18,7 @@ TYPES = {
     "q8_0": (8, 7, BLOCK, 2 + BLOCK),
     "q4_0": (2, 2, BLOCK, 2 + BLOCK // 2),
 }
-ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
+ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "qwen3_5_moe_text": "qwen35moe"}
 NORMAL, CONTROL, UNUSED = 1, 3, 5   # token types
 
 # Names within a layer; "{}" stands for the number of the expert.
@@ -29,7 +29,14 @@ LAYER_NAMES = {
     "block_sparse_moe.experts.{}.w1": "ffn_gate_exps", "mlp.experts.{}.gate_proj": "ffn_gate_exps",
     "block_sparse_moe.experts.{}.w3": "ffn_up_exps", "mlp.experts.{}.up_proj": "ffn_up_exps",
     "block_sparse_moe.experts.{}.w2": "ffn_down_exps", "mlp.experts.{}.down_proj": "ffn_down_exps",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
 }
+# Names without ".weight" in Hugging Face's files.
+BARE_NAMES = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
 GLOBAL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -80,7 +87,7 @@ def pair_rotations(weight, num_heads):
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)
 
 
-def gguf_name(name):
+def gguf_name(name, is_hybrid):
     """Returns the GGUF tensor that a Hugging Face tensor becomes or (for an expert) is a part of."""
     stem = name.removesuffix(".weight")
     if stem in GLOBAL_NAMES:
@@ -90,27 +97,57 @@ def gguf_name(name):
         parts = rest.split(".")
         parts[2] = "{}"
         rest = ".".join(parts)
-    return f"blk.{layer}.{LAYER_NAMES[rest]}.weight"
+    if rest in BARE_NAMES:
+        return f"blk.{layer}.{BARE_NAMES[rest]}"
+    name = "post_attention_norm" if is_hybrid and rest == "post_attention_layernorm" else LAYER_NAMES[rest]
+    return f"blk.{layer}.{name}.weight"
+
+
+def tile_value_heads(values, delta_net):
+    """Reorders axis 0, the value heads, from heads of one key head side by side to one of each key head after another."""
+    num_keys = delta_net["linear_num_key_heads"]
+    groups = values.reshape(num_keys, -1, values.shape[0] // delta_net["linear_num_value_heads"], *values.shape[1:])
+    return groups.swapaxes(0, 1).reshape(values.shape)
+
+
+def delta_net_values(name, values, delta_net):
+    """Changes a tensor of a qwen35moe model as llama.cpp's converter does: value heads in the order of ggml's broadcasts,
+    rates in place of their logarithms, norms in place of distances from 1."""
+    stem = name.split(".", 2)[-1]
+    if stem in ("attn_qkv.weight", "ssm_conv1d.weight"):
+        num_keys = 2 * delta_net["linear_num_key_heads"] * delta_net["linear_key_head_dim"]
+        return np.concatenate([values[:num_keys], tile_value_heads(values[num_keys:], delta_net)])
+    if stem == "ssm_out.weight":
+        return np.ascontiguousarray(tile_value_heads(values.T, delta_net).T)
+    if stem == "ssm_a":
+        return -np.exp(tile_value_heads(values, delta_net))
+    if stem in ("attn_gate.weight", "ssm_beta.weight", "ssm_alpha.weight", "ssm_dt.bias"):
+        return tile_value_heads(values, delta_net)
+    if name.endswith("norm.weight") and stem != "ssm_norm.weight":
+        return values + np.float32(1)
+    return values
 
 
 def gather(tensors, kind):
     """Merges the experts. Returns [(name, shape, type, parts)]; a part is a Hugging Face tensor (name, shape, kind)."""
     merged = {}
+    is_hybrid = any(".linear_attn." in name for name, _, _ in tensors)
     for tensor in tensors:
-        merged.setdefault(gguf_name(tensor[0]), []).append(tensor)
+        merged.setdefault(gguf_name(tensor[0], is_hybrid), []).append(tensor)
     result = []
     for name, parts in merged.items():
         shape = parts[0][1]
         if name.endswith("_exps.weight"):
             shape = (len(parts), *shape)
-        # Norms and routers stay f32, as with llama.cpp's converter.
-        plain = parts[0][2] == "norm" or name.endswith("ffn_gate_inp.weight")
+        shape = tuple(size for size in shape if size > 1)   # a convolution's middle, the shared expert's one gate
+        # Vectors, convolutions and routers stay f32, as with llama.cpp's converter.
+        plain = len(shape) == 1 or name.endswith(("ffn_gate_inp.weight", "ssm_conv1d.weight"))
         result.append((name, shape, "f32" if plain else kind, parts))
     return result
 
 
 def metadata(dims, config, kind):
-    """Returns [(key, value)]; an int is written as u32, a float as f32."""
+    """Returns [(key, value)]; an int is written as u32, a list as i32s, a float as f32."""
     arch = ARCHITECTURES[dims["family"]]
     pairs = [
         ("general.architecture", arch), ("general.name", f"random {dims['family']}"), ("general.file_type", TYPES[kind][1]),
@@ -118,14 +155,24 @@ def metadata(dims, config, kind):
     ]
     own = {
         "vocab_size": dims["vocab_size"], "context_length": dims["context"], "embedding_length": dims["model_dim"],
-        "block_count": dims["num_layers"], "feed_forward_length": config["intermediate_size"],
+        "block_count": dims["num_layers"], "feed_forward_length": config.get("intermediate_size"),
         "attention.head_count": dims["num_heads"], "attention.head_count_kv": dims["num_kv_heads"],
         "attention.key_length": dims["head_dim"], "attention.value_length": dims["head_dim"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": config["rope_theta"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": config.get("rope_theta", 1e7),
         "rope.dimension_count": dims["head_dim"], "expert_count": dims["num_experts"], "expert_used_count": dims["num_topk"],
     }
-    if dims["family"] == "qwen3_moe":
+    if dims["family"] != "mixtral":
         own["expert_feed_forward_length"] = dims["expert_dim"]
+    if dims["family"] == "qwen3_5_moe_text":
+        del own["feed_forward_length"]
+        own |= {
+            "expert_shared_feed_forward_length": config["shared_expert_intermediate_size"],
+            "ssm.conv_kernel": config["linear_conv_kernel_dim"], "ssm.state_size": config["linear_key_head_dim"],
+            "ssm.group_count": config["linear_num_key_heads"], "ssm.time_step_rank": config["linear_num_value_heads"],
+            "ssm.inner_size": config["linear_value_head_dim"] * config["linear_num_value_heads"],
+            "full_attention_interval": 4, "rope.dimension_count": dims["head_dim"] // 4,
+            "rope.dimension_sections": [11, 11, 10, 0],
+        }
     return pairs + [(f"{arch}.{key}", value) for key, value in own.items()]
 
 
@@ -184,11 +231,15 @@ def write(path, dims, config, tensors, kind, chunks, round_to, tokenizer):
     entries = gather(tensors, kind)
     gguf = Gguf()
     for key, value in metadata(dims, config, kind):
-        gguf.set(key, {str: STRING, float: F32, int: U32}[type(value)], value)
+        if isinstance(value, list):
+            gguf.set(key, ARRAY, (I32, value))
+        else:
+            gguf.set(key, {str: STRING, float: F32, int: U32}[type(value)], value)
     for field in vocabulary(tokenizer, config):
         gguf.set(*field)
     for name, shape, actual, _ in entries:
         gguf.tensors.append(Tensor(name, shape[::-1], kind=TYPES[actual][0], num_bytes=num_bytes(shape, actual)))
+    is_hybrid = dims["family"] == "qwen3_5_moe_text"
     heads = {}
     if dims["family"] == "mixtral":
         heads = {"attn_q": dims["num_heads"], "attn_k": dims["num_kv_heads"]}
@@ -201,6 +252,8 @@ def write(path, dims, config, tensors, kind, chunks, round_to, tokenizer):
                 values = chunks(*part)
                 if num_heads:
                     values = [pair_rotations(np.concatenate(list(values)).reshape(part[1]), num_heads).reshape(-1)]
+                elif is_hybrid and "_exps" not in name and name.startswith(("blk.", "output_norm")):
+                    values = [delta_net_values(name, np.concatenate(list(values)).reshape(part[1]), config).reshape(-1)]
                 for chunk in values:
                     file.write(encode(chunk, actual, round_to).view(np.uint8))
             file.write(bytes(-file.tell() % gguf.alignment))

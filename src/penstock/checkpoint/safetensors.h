@@ -50,6 +50,13 @@ struct Scales {
   int32_t first_row = 0;   // which of the rows that `extent` covers is the first row of codes
 };
 
+// The meaning of a vector's stored values.
+enum class VectorForm : uint8_t {
+  kPlain,
+  kOffset,        // distances from 1, which is added when they are loaded
+  kNegativeRate,  // -exp(x) of each weight x (GGUF's rates of decay)
+};
+
 struct TensorInfo {
   std::string name;
   Dtype dtype = Dtype::kF32;                // of a row-major tensor
@@ -60,7 +67,7 @@ struct TensorInfo {
   std::optional<RowPlaces> places = {};
   std::optional<Scales> scales = {};  // if set, `dtype` is that of the codes
   bool as_floats = false;             // codes or blocks become f32 when they are read
-  bool is_offset = false;             // a vector of distances from 1, which is added when it is loaded
+  VectorForm form = VectorForm::kPlain;
   std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 
 #include "penstock/base/bytes.h"
@@ -253,8 +254,10 @@ class Loader final : public Visitor {
       if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);
       Put(target + first * target_bytes, count * target_bytes, [&](std::byte* part) {
         Convert(tensor.dtype, bounce_.data(), count, target_dtype, part);
-        if (!tensor.is_offset) return;
-        for (float& value : std::span(reinterpret_cast<float*>(part), count)) value += 1;
+        if (tensor.form == VectorForm::kPlain) return;
+        for (float& value : std::span(reinterpret_cast<float*>(part), count)) {
+          value = tensor.form == VectorForm::kOffset ? value + 1 : std::log(-value);
+        }
       });
     }
     if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));

@@ -50,6 +50,11 @@ constexpr FieldName kKeys[] = {
     {"residual_multiplier", "residual_scale"},
     {"logits_scaling", "logit_scale"},
     {"num_nextn_predict_layers", "nextn_predict_layers"},
+    {"linear_conv_kernel_dim", "ssm.conv_kernel"},
+    {"linear_key_head_dim", "ssm.state_size"},
+    {"linear_num_key_heads", "ssm.group_count"},
+    {"linear_num_value_heads", "ssm.time_step_rank"},
+    {"full_attention_interval", "full_attention_interval"},
 };
 
 constexpr StoredName kNames[] = {
@@ -149,6 +154,7 @@ class ConfigMaker {
   absl::Status AddAttention(bool is_mla);
   absl::Status AddRouter();
   absl::Status AddRopeScaling();
+  absl::Status AddDeltaNet();
   absl::Status AddLayers(const Family& family);
   absl::StatusOr<std::vector<bool>> WindowsOf(int64_t num_layers) const;
   absl::Status AddLayerRopes(LayerRopes kind, int64_t num_layers);
@@ -248,7 +254,8 @@ absl::Status ConfigMaker::AddRouter() {
   if (scoring.has_value()) config_["scoring_func"] = *scoring == kSigmoidGating ? "sigmoid" : "softmax";
   PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
   // Without this key, the architecture decides.
-  if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe" || architecture_ == "mellum";
+  constexpr std::string_view kNormed[] = {"qwen3moe", "mellum", "qwen3next", "qwen35moe"};
+  if (!norm.has_value()) config_["norm_topk_prob"] = std::ranges::find(kNormed, architecture_) != std::end(kNormed);
   config_["moe_normalize_expert_weights"] = 1;
   // Here GGUF's defaults differ from config.json's.
   for (const auto& [field, key, value] :
@@ -311,6 +318,29 @@ absl::Status ConfigMaker::AddRopeScaling() {
     return absl::OkStatus();
   }
   config_["rope_scaling"] = std::move(scaling);
+  return absl::OkStatus();
+}
+
+// Recurrent layers, as llama.cpp's converter writes them: their heads in the order of its broadcasts for Qwen3.5.
+absl::Status ConfigMaker::AddDeltaNet() {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto values_dim, Integer("ssm.inner_size"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_heads, Integer("ssm.time_step_rank"));
+  if (!values_dim.has_value() || num_heads.value_or(0) < 1) return absl::OkStatus();
+  config_["linear_value_head_dim"] = *values_dim % *num_heads == 0 ? *values_dim / *num_heads : -1;
+  config_["linear_heads_alternate"] = architecture_ == "qwen35moe";
+  config_["linear_decay_is_rate"] = true;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<bool> is_recurrent,
+                            gguf_->metadata.Bools(architecture_ + ".attention.recurrent_layers"));
+  json::array types;
+  for (const bool is : is_recurrent) types.emplace_back(is ? "linear_attention" : "full_attention");
+  if (types.empty()) return absl::OkStatus();
+  // Flags of layers that predict further tokens come last.
+  const json::value* num_layers = config_.if_contains("num_hidden_layers");
+  if (num_layers != nullptr && num_layers->is_int64() && num_layers->get_int64() >= 0 &&
+      num_layers->get_int64() < std::ssize(types)) {
+    types.resize(static_cast<size_t>(num_layers->get_int64()));
+  }
+  config_["layer_types"] = std::move(types);
   return absl::OkStatus();
 }
 
@@ -400,6 +430,8 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   PENSTOCK_RETURN_IF_ERROR(AddAttention(is_mla));
   PENSTOCK_RETURN_IF_ERROR(AddRouter());
   PENSTOCK_RETURN_IF_ERROR(AddRopeScaling());
+  PENSTOCK_RETURN_IF_ERROR(AddDeltaNet());
+  config_["norms_are_offsets"] = false;  // llama.cpp's converter adds the 1
   PENSTOCK_ASSIGN_OR_RETURN(const auto window, Integer("attention.sliding_window"));
   has_window_ = window.value_or(0) != 0;
   if (!has_window_ && (window.has_value() || family.gguf.has_default_window)) config_["sliding_window"] = nullptr;
@@ -464,7 +496,6 @@ absl::StatusOr<ModelConfig> ReadConfig(const Gguf& gguf) {
   const std::vector<FieldName> names = maker.names();
   reader.SetNames(names);
   PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(reader, *family));
-  config.norms_are_offsets = false;  // llama.cpp's converter adds the 1
   PENSTOCK_RETURN_IF_ERROR(CheckWhatIsComputed(gguf, *architecture, config));
   const auto add_eos = [&](std::string_view key) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const auto id, gguf.metadata.Integer(key));

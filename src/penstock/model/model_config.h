@@ -53,20 +53,28 @@ inline constexpr int8_t kNoRope = -1;
 // Gated DeltaNet (Yang et al. 2025, equation 10), in place of attention in some layers. A head keeps a matrix
 // S [key_dim, value_dim], its state, instead of the K and V of all positions. For each position:
 //   S = decay * S + k (beta * (v - decay * S^T k))^T,   out = S^T q.
-// q, k and v come out of a short convolution over the positions before, and q and k have length 1. Key head h belongs
-// to num_value_heads / num_key_heads neighbouring value heads.
+// q, k and v come out of a short convolution over the positions before, and q and k have length 1. Each key head
+// belongs to num_value_heads / num_key_heads value heads.
 struct DeltaNet {
   int64_t num_key_heads = 0;  // 0: there are no such layers
   int64_t num_value_heads = 0;
   int64_t key_dim = 0;  // of one head, like value_dim
   int64_t value_dim = 0;
   int64_t conv_width = 0;  // positions that the convolution sees, the row's own included
+  // How GGUF files of some families differ. Value head v belongs to key head v % num_key_heads, not to the one of its
+  // neighbours; and the weights of the decay are stored as rates, -exp(weight).
+  bool heads_alternate = false;
+  bool decay_is_rate = false;
 
   bool is_on() const { return num_key_heads > 0; }
   int64_t keys_dim() const { return num_key_heads * key_dim; }
   int64_t values_dim() const { return num_value_heads * value_dim; }
   int64_t num_channels() const { return 2 * keys_dim() + values_dim(); }
   int64_t values_of_key() const { return num_value_heads / num_key_heads; }
+  // Returns the i-th value head of a key head.
+  int64_t value_head(int64_t key_head, int64_t i) const {
+    return heads_alternate ? i * num_key_heads + key_head : key_head * values_of_key() + i;
+  }
 };
 
 // The encoder of an encoder-decoder model (T5; Raffel et al. 2020, section 2.1), and what its decoder has beside a

@@ -37,8 +37,7 @@ RecurrentState::RecurrentState(const ModelConfig& config, uint64_t page_bytes) {
   if (num_layers == 0) return;
   PENSTOCK_CHECK(page_bytes >= MinPageBytes(config));
   const DeltaNet& d = config.delta_net;
-  num_value_heads_ = d.num_value_heads;
-  values_of_key_ = d.values_of_key();
+  net_ = d;
   matrix_bytes_ = MatrixBytes(d);
   conv_bytes_ = ConvBytes(d);
   parts_of_layer_ = d.num_value_heads + d.num_key_heads;
@@ -64,7 +63,8 @@ RecurrentState::RecurrentState(const ModelConfig& config, uint64_t page_bytes) {
 void RecurrentState::CopyKeyHead(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
                                  int64_t key_head) const {
   std::memcpy(conv_inputs(to, layer, key_head), conv_inputs(from, layer, key_head), conv_bytes_);
-  for (int64_t head = key_head * values_of_key_; head < (key_head + 1) * values_of_key_; ++head) {
+  for (int64_t i = 0; i < net_.values_of_key(); ++i) {
+    const int64_t head = net_.value_head(key_head, i);
     std::memcpy(matrix(to, layer, head), matrix(from, layer, head), matrix_bytes_);
   }
 }

@@ -34,7 +34,7 @@ class RecurrentState {
     return At(pages, layer * parts_of_layer_ + value_head);
   }
   float* conv_inputs(std::span<std::byte* const> pages, int64_t layer, int64_t key_head) const {
-    return At(pages, layer * parts_of_layer_ + num_value_heads_ + key_head);
+    return At(pages, layer * parts_of_layer_ + net_.num_value_heads + key_head);
   }
   // Copies what belongs to a key head and its value heads.
   void CopyKeyHead(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
@@ -51,8 +51,7 @@ class RecurrentState {
   }
 
   int64_t num_pages_ = 0;
-  int64_t num_value_heads_ = 0;
-  int64_t values_of_key_ = 0;
+  DeltaNet net_;
   uint64_t matrix_bytes_ = 0;
   uint64_t conv_bytes_ = 0;
   int64_t parts_of_layer_ = 0;

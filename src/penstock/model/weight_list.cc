@@ -15,6 +15,10 @@ std::string ReplaceIdx(std::string_view pattern, std::string_view placeholder, i
 
 namespace {
 
+VectorForm NormForm(const ModelConfig& config) {
+  return config.norms_are_offsets ? VectorForm::kOffset : VectorForm::kPlain;
+}
+
 // Takes the weights of a layer from a TensorSource.
 class LayerMapper {
  public:
@@ -45,11 +49,8 @@ class LayerMapper {
   }
   const TensorInfo* Vector(std::string_view name, int64_t dim) const { return Take(name, {dim}, WeightUse::kVector); }
   const TensorInfo* Norm(std::string_view name, int64_t dim) const {
-    return source_->Take({.name = name,
-                          .shape = {dim},
-                          .use = WeightUse::kVector,
-                          .layer_idx = layer_idx_,
-                          .is_offset = config_->norms_are_offsets});
+    return source_->Take(
+        {.name = name, .shape = {dim}, .use = WeightUse::kVector, .layer_idx = layer_idx_, .form = NormForm(*config_)});
   }
   const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim, int64_t num_groups = 1) const {
     return source_->Take(
@@ -94,7 +95,11 @@ class LayerMapper {
     layer.decay_proj = matrix("linear_attn.decay_proj.weight", d.num_value_heads);
     layer.conv_weight = Take("linear_attn.conv.weight", {d.conv_width, d.num_channels()}, WeightUse::kRows);
     layer.decay_bias = Vector("linear_attn.decay_bias", d.num_value_heads);
-    layer.decay_log = Vector("linear_attn.decay_log", d.num_value_heads);
+    layer.decay_log = source_->Take({.name = "linear_attn.decay_log",
+                                     .shape = {d.num_value_heads},
+                                     .use = WeightUse::kVector,
+                                     .layer_idx = layer_idx_,
+                                     .form = d.decay_is_rate ? VectorForm::kNegativeRate : VectorForm::kPlain});
     layer.delta_norm = Vector("linear_attn.norm.weight", d.value_dim);
     layer.o_proj = Matrix("linear_attn.o_proj.weight", model_dim, d.values_dim());
   }
@@ -177,10 +182,8 @@ void TakeWeights(TensorSource& source, const ModelConfig& config, WeightMap& map
   map.embedding = source.Take({"model.embed_tokens.weight",
                                {config.vocab_size, config.model_dim},
                                config.tie_embeddings ? WeightUse::kMatrix : WeightUse::kRows});
-  map.final_norm = source.Take({.name = "model.norm.weight",
-                                .shape = {config.model_dim},
-                                .use = WeightUse::kVector,
-                                .is_offset = config.norms_are_offsets});
+  map.final_norm = source.Take(
+      {.name = "model.norm.weight", .shape = {config.model_dim}, .use = WeightUse::kVector, .form = NormForm(config)});
   if (config.norm_bias) map.final_norm_bias = vector("model.norm.bias", config.model_dim);
   map.lm_head = config.tie_embeddings
                     ? map.embedding

@@ -24,7 +24,7 @@ struct Weight {
   int64_t layer_idx = -1;   // -1: not in a layer
   int64_t expert_idx = -1;  // -1: not of one expert
   int64_t num_groups = 1;   // of heads, if the stored name is_grouped
-  bool is_offset = false;   // TensorInfo::is_offset
+  VectorForm form = VectorForm::kPlain;
 
   std::string FullName() const {
     const std::string own = ReplaceIdx(name, "{expert}", expert_idx);

@@ -61,9 +61,9 @@ class Mapper : public TensorSource {
     } else if (weight.use == WeightUse::kRouter && (IsQuantised(*tensor) || tensor->scales.has_value())) {
       Report(fmt::format("{} is quantised, and a router must not be", name));
     }
-    if (!weight.is_offset) return tensor;
+    if (weight.form == VectorForm::kPlain) return tensor;
     TensorInfo& changed = own_->emplace_back(*tensor);
-    changed.is_offset = true;
+    changed.form = weight.form;
     return &changed;
   }
 

@@ -45,29 +45,31 @@ void Normalise(const OpContext& context, const LengthWeights& weights, RowRange 
 void Convolve(const OpContext& context, const LayerWeights& layer, RowRange rows, int64_t key_head, float* kept) {
   const DeltaNet& d = context.config.delta_net;
   DeltaNetRows& a = context.activations.delta_net;
-  const int64_t values = d.values_of_key() * d.value_dim, num_channels = 2 * d.key_dim + values;
+  const int64_t num_channels = 2 * d.key_dim + d.values_of_key() * d.value_dim;
   struct Part {
     float* x;
-    int64_t stride;
-    int64_t first_channel;  // among all channels
+    int64_t stride;         // of x
+    int64_t first_channel;  // x's, among all channels
+    int64_t first;          // the part's, in x
     int64_t count;
   };
-  const Part parts[] = {{a.q.data(), d.keys_dim(), key_head * d.key_dim, d.key_dim},
-                        {a.k.data(), d.keys_dim(), d.keys_dim() + key_head * d.key_dim, d.key_dim},
-                        {a.v.data(), d.values_dim(), 2 * d.keys_dim() + key_head * values, values}};
-  int64_t first_of_buffer = 0, first_kept = 0;
-  for (const Part& part : parts) {
+  int64_t first_kept = 0;
+  const auto convolve = [&](const Part& part) {
     context.kernels.short_conv({.num_rows = rows.size(),
                                 .num_channels = part.count,
                                 .width = d.conv_width,
-                                .x = part.x + rows.begin * part.stride + part.first_channel - first_of_buffer,
+                                .x = part.x + rows.begin * part.stride + part.first,
                                 .x_stride = part.stride,
-                                .weight = layer.conv_weight.data() + part.first_channel,
+                                .weight = layer.conv_weight.data() + part.first_channel + part.first,
                                 .weight_stride = d.num_channels(),
                                 .state = kept + first_kept,
                                 .state_stride = num_channels});
-    first_of_buffer += part.stride;
     first_kept += part.count;
+  };
+  convolve({a.q.data(), d.keys_dim(), 0, key_head * d.key_dim, d.key_dim});
+  convolve({a.k.data(), d.keys_dim(), d.keys_dim(), key_head * d.key_dim, d.key_dim});
+  for (int64_t i = 0; i < d.values_of_key(); ++i) {
+    convolve({a.v.data(), d.values_dim(), 2 * d.keys_dim(), d.value_head(key_head, i) * d.value_dim, d.value_dim});
   }
 }
 
@@ -87,7 +89,7 @@ void AdvanceKeyHead(const OpContext& context, const LayerWeights& weights, const
   Convolve(context, weights, of.rows, of.key_head, states.conv_inputs(of.pages, of.layer, of.key_head));
   Normalise(context, lengths, of.rows, of.key_head);
   for (int64_t i = 0; i < d.values_of_key(); ++i) {
-    const int64_t head = of.key_head * d.values_of_key() + i;
+    const int64_t head = d.value_head(of.key_head, i);
     const int64_t keys = of.rows.begin * d.keys_dim() + of.key_head * d.key_dim;
     const int64_t values = of.rows.begin * d.values_dim() + head * d.value_dim;
     const int64_t gates = of.rows.begin * d.num_value_heads + head;

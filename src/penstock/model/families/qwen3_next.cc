@@ -61,15 +61,34 @@ constexpr StoredName k35Names[] = {
     {"model.norm.weight", "model.language_model.norm.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {.name = "self_attn.q_proj.weight", .stored = "attn_q.weight", .is_grouped = true},
+    {.name = "self_attn.gate_proj.weight", .stored = "attn_q.weight", .is_grouped = true},
+    {"linear_attn.q_proj.weight", "attn_qkv.weight"},
+    {"linear_attn.k_proj.weight", "attn_qkv.weight"},
+    {"linear_attn.v_proj.weight", "attn_qkv.weight"},
+    {"linear_attn.gate_proj.weight", "attn_gate.weight"},
+    {"linear_attn.beta_proj.weight", "ssm_beta.weight"},
+    {"linear_attn.decay_proj.weight", "ssm_alpha.weight"},
+    {.name = "linear_attn.beta_proj.weight", .stored = "ssm_ba.weight", .is_grouped = true},
+    {.name = "linear_attn.decay_proj.weight", .stored = "ssm_ba.weight", .is_grouped = true},
+    {.name = "linear_attn.conv.weight", .stored = "ssm_conv1d.weight", .is_transposed = true},
+    {"linear_attn.decay_bias", "ssm_dt.bias"},
+    {"linear_attn.decay_log", "ssm_a"},
+    {"linear_attn.norm.weight", "ssm_norm.weight"},
+    {"linear_attn.o_proj.weight", "ssm_out.weight"},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.Int("shared_expert_intermediate_size", 1, kMaxModelDim);
   config.shared_gate = true;
   config.router.renormalises = reader.BoolOr("norm_topk_prob", true);
-  config.norms_are_offsets = true;
+  config.norms_are_offsets = reader.BoolOr("norms_are_offsets", true);
   config.qk_norm = QkNorm::kPerHead;
   config.attention_gate = true;
+  config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
   if (reader.BoolOr("attention_bias", false)) reader.Fail("attention_bias", "false", "true");
   ReadDeltaNet(reader, config);
 }
@@ -108,10 +127,15 @@ const Family kQwen3Next = {
     .takes_partial_rotary = true,
     .field_names = kFieldNames,
     .stored_names = kNextNames,
+    .gguf = {.architecture = "qwen3next", .stored_names = kGgufNames},
     .read_config = ReadNextConfig,
 };
 
-const Family kQwen35MoeText = Qwen35("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
+const Family kQwen35MoeText = [] {
+  Family family = Qwen35("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
+  family.gguf = {.architecture = "qwen35moe", .stored_names = kGgufNames};
+  return family;
+}();
 
 const Family kQwen35Moe = [] {
   Family family = Qwen35("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration");

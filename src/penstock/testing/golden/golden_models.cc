@@ -2,9 +2,11 @@
 
 #include <xxhash.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -66,22 +68,35 @@ std::string AsFloats(Dtype dtype, const std::string& bytes) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
 }
 
+void ChangeFloats(TakenTensor::Change change, std::string& bytes) {
+  for (float& value : std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float))) {
+    value =
+        change == TakenTensor::Change::kPlusOne ? value + 1 : static_cast<float>(-std::exp(static_cast<double>(value)));
+  }
+}
+
 absl::StatusOr<std::string> TakenBytes(const Recipe& recipe, const TakenTensor& tensor) {
   std::string all;
   for (const std::string& name : tensor.sources) {
     const RandomTensor* const source = Find(recipe, name);
     if (source == nullptr) return InputError("'{}': no safetensors file of the recipe has this tensor", name);
     std::string bytes = RandomBytes(recipe.seed, *source);
-    if (tensor.take.has_value()) {
+    if (!tensor.takes.empty()) {
       std::string taken;
-      if (!AppendTaken(bytes, SizeOf(source->dtype), *tensor.take, 0, tensor.take->first, taken)) {
-        return InputError("'{}': 'take' names an element that it does not have", name);
+      for (const TakenTensor::Take& take : tensor.takes) {
+        if (!AppendTaken(bytes, SizeOf(source->dtype), take, 0, take.first, taken)) {
+          return InputError("'{}': 'take' names an element that it does not have", name);
+        }
       }
       bytes = std::move(taken);
     }
     const Dtype dtype = tensor.dtype.value_or(source->dtype);
     if (dtype != source->dtype && dtype != Dtype::kF32) return InputError("'{}': expected F32 as 'as'", name);
-    all += dtype == source->dtype ? bytes : AsFloats(source->dtype, bytes);
+    const bool changes = tensor.change != TakenTensor::Change::kNone;
+    if (changes && dtype != Dtype::kF32) return InputError("'{}': a change needs F32", name);
+    bytes = dtype == source->dtype ? std::move(bytes) : AsFloats(source->dtype, bytes);
+    if (changes) ChangeFloats(tensor.change, bytes);
+    all += bytes;
   }
   return all;
 }

@@ -108,10 +108,23 @@ absl::StatusOr<std::vector<TakenTensor>> ReadTakenTensors(const json::array& ent
     PENSTOCK_ASSIGN_OR_RETURN(tensor.sources, ExpandPattern(pattern));
     if (fields.Has("take")) {
       PENSTOCK_ASSIGN_OR_RETURN(const json::array* const list, fields.List("take"));
-      PENSTOCK_ASSIGN_OR_RETURN(tensor.take, ReadTake(*list, what));
+      PENSTOCK_ASSIGN_OR_RETURN(tensor.takes.emplace_back(), ReadTake(*list, what));
+    } else if (fields.Has("takes")) {
+      PENSTOCK_ASSIGN_OR_RETURN(const json::array* const lists, fields.List("takes"));
+      for (const json::value& list : *lists) {
+        if (!list.is_array()) return InputError("{}: expected lists as 'takes'", what);
+        PENSTOCK_ASSIGN_OR_RETURN(tensor.takes.emplace_back(), ReadTake(list.get_array(), what));
+      }
     }
     if (fields.Has("as")) {
       PENSTOCK_ASSIGN_OR_RETURN(tensor.dtype, fields.Type("as"));
+    }
+    if (fields.Has("change")) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::string change, fields.Text("change"));
+      if (change != "plus_one" && change != "minus_exp") {
+        return InputError("{}: expected plus_one or minus_exp as 'change', found '{}'", what, change);
+      }
+      tensor.change = change == "plus_one" ? TakenTensor::Change::kPlusOne : TakenTensor::Change::kMinusExp;
     }
   }
   return tensors;

@@ -24,8 +24,11 @@ struct TakenTensor {
     int64_t first = 0;
     std::vector<Loop> loops;
   };
-  std::optional<Take> take = {};    // not set: all elements of each source
+  std::vector<Take> takes = {};     // one after the other; empty: all elements of each source
   std::optional<Dtype> dtype = {};  // where it is not that of the sources
+  // A value x is replaced by x + 1, or by -exp(x) computed in f64, as f32.
+  enum class Change : uint8_t { kNone, kPlusOne, kMinusExp };
+  Change change = Change::kNone;
 };
 
 struct RecipeFile {
