@@ -188,10 +188,11 @@ TEST(Checkpoint, RefusesShardsThatDisagreeWithTheIndex) {
   {
     const TempFolder temp;
     WriteTwoShards(temp);
-    temp.Write(kShard2, FileOf({{"c", "I64", {5}}}) + std::string(30, '\0'));
+    temp.Write(kShard2, FileOf({{"c", "F64", {5}}}) + std::string(30, '\0'));
     EXPECT_THAT(ErrorOf(temp), HasSubstr(std::string(kShard2) + ": header: byte "));
-    EXPECT_THAT(ErrorOf(temp),
-                HasSubstr("tensor 'c': dtype 'I64' is not supported: expected F32, F16, BF16, F8_E4M3 or U8"));
+    EXPECT_THAT(
+        ErrorOf(temp),
+        HasSubstr("tensor 'c': dtype 'F64' is not supported: expected F32, F16, BF16, F8_E4M3, U8, I32 or I64"));
   }
 }
 

@@ -167,7 +167,8 @@ TEST(ParseSafetensorsHeader, RefusesBadTensors) {
     uint64_t data_bytes;
     std::string expected;
   } cases[] = {
-      {tensor("I64", "[1]", "[0,8]"), 8, "dtype 'I64' is not supported: expected F32, F16, BF16, F8_E4M3 or U8"},
+      {tensor("F64", "[1]", "[0,8]"), 8,
+       "dtype 'F64' is not supported: expected F32, F16, BF16, F8_E4M3, U8, I32 or I64"},
       {tensor("F4", "[1]", "[0,8]"), 8, "dtype 'F4' is not supported"},
       {tensor("F8_E8M0", "[1]", "[0,1]"), 1, "dtype 'F8_E8M0' is not supported"},
       {tensor("f32", "[1]", "[0,4]"), 4, "dtype 'f32' is not supported"},
@@ -231,8 +232,8 @@ TEST(ParseSafetensorsHeader, BoundsNames) {
 }
 
 TEST(ParseSafetensorsHeader, LongNamesDoNotHideTheReason) {
-  const std::string error = ErrorOf(HeaderOf({{std::string(kMaxTensorNameBytes, 'n'), "I64", {1}}}), 2);
-  EXPECT_THAT(error, HasSubstr("nnn...': dtype 'I64' is not supported"));
+  const std::string error = ErrorOf(HeaderOf({{std::string(kMaxTensorNameBytes, 'n'), "F64", {1}}}), 2);
+  EXPECT_THAT(error, HasSubstr("nnn...': dtype 'F64' is not supported"));
 }
 
 TEST(ParseSafetensorsHeader, RefusesAHeaderLongerThanTheFile) {

@@ -110,10 +110,30 @@ def relation_rows():
     yield "C5", "tied without lm_head", spoiled(tied, None, code=0)
     yield "C5", "not tied without lm_head", spoiled(lambda model: model.edit_tensors(lambda parts: parts.pop(TIED)),
                                                     rf"{TIED} is missing \(in all 1\)")
-    method = "'quant_method': expected 'fp8' or 'mxfp4'"
+    method = "'quant_method': expected 'fp8', 'mxfp4', 'compressed-tensors', 'gptq' or 'auto-round'"
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    weights = {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": True}
+
+    def compressed(form="pack-quantized", **changes):
+        return {"quant_method": "compressed-tensors", "format": form,
+                "config_groups": {"group_0": {"weights": dict(weights, **changes)}}}
     fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     for name, value, pattern in (
-            ("gptq", {"quant_method": "gptq", "bits": 4}, method), ("empty", {}, method),
+            ("awq", {"quant_method": "awq", "bits": 4}, method), ("empty", {}, method),
+            ("gptq of 8 bits", dict(gptq, bits=8), "'bits': expected 4, found 8"),
+            ("gptq without bits", {"quant_method": "gptq"}, "'bits': expected an integer"),
+            ("gptq with zero points", dict(gptq, sym=False), "'sym': expected true, found false"),
+            ("gptq in another order", dict(gptq, desc_act=True), "'desc_act': expected false, found true"),
+            ("gptq with groups of 20", dict(gptq, group_size=20), "'group_size': expected -1 or a multiple of 32, found 20"),
+            ("autoround as awq", {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4},
+             "'packing_format': expected 'auto_round:auto_gptq'"),
+            ("compressed in 8 bits", compressed(num_bits=8), "weights: field 'num_bits': expected 4, found 8"),
+            ("compressed with zero points", compressed(symmetric=False), "'symmetric': expected true, found false"),
+            ("compressed in another form", compressed(form="int-quantized"), "'format': expected 'pack-quantized'"),
+            ("compressed without groups", {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+             "'config_groups': expected an object with one group, found nothing"),
+            ("compressed fp8 in groups", compressed(form="float-quantized", num_bits=8),
+             "'strategy': expected 'tensor', 'channel' or 'block', found 'group'"),
             ("number", 5, "expected an object"),
             ("method 8", {"quant_method": 8}, "'quant_method': expected a string"),
             ("no block", {"quant_method": "fp8"}, r"'weight_block_size': expected \[rows, 128\], found nothing"),
@@ -122,7 +142,7 @@ def relation_rows():
             ("block of 3 dims", dict(fp8, weight_block_size=[1, 1, 128]), r"expected \[rows, 128\]"),
             ("e5m2", dict(fp8, fmt="e5m2"), "'fmt': expected 'e4m3', found 'e5m2'")):
         yield "C6", f"quantization_config {name}", fields({"quantization_config": value}, pattern)
-    for value in (fp8, {"quant_method": "mxfp4"}):
+    for value in (fp8, {"quant_method": "mxfp4"}, gptq, compressed()):
         yield "C6", f"{value['quant_method']} without codes", fields({"quantization_config": value}, None, code=0)
 
     def coded(pattern, config=fp8, scale=("F32", [1, 1], b"\0\0\x80\x3f"), code=3):

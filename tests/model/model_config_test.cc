@@ -123,8 +123,8 @@ TEST(ModelConfigTest, RefusesModelsItCannotRun) {
     return Message(config.status());
   };
   EXPECT_THAT(refusal("qwen3-0.6b.json"), HasSubstr("'Qwen3ForCausalLM' is not supported"));
-  EXPECT_EQ(FromFile("data/configs/deepseek-v3.json")->coded, CodedWeights::kFp8);
-  EXPECT_EQ(FromFile("data/configs/gpt-oss-20b.json")->coded, CodedWeights::kMxfp4);
+  EXPECT_EQ(FromFile("data/configs/deepseek-v3.json")->coded.kind, CodedWeights::Kind::kFp8);
+  EXPECT_EQ(FromFile("data/configs/gpt-oss-20b.json")->coded.kind, CodedWeights::Kind::kMxfp4);
   EXPECT_TRUE(FromFile("data/configs/phi-3.5-moe.json").ok());  // its code is not needed
   const auto known_family = [](const std::string& field) {
     return Message(ParseModelConfig(MixtralWith(field)).status());
@@ -180,8 +180,8 @@ TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {
                 HasSubstr("field 'architectures': expected a list"));
   }
   EXPECT_THAT(RefusalOf(R"("architectures": ["X"], "auto_map": {})"), HasSubstr("custom code is never run"));
-  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"),
-              HasSubstr("'quant_method': expected 'fp8' or 'mxfp4'"));
+  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "awq"})"),
+              HasSubstr("'quant_method': expected 'fp8', 'mxfp4', 'compressed-tensors', 'gptq' or 'auto-round'"));
 }
 
 TEST(ModelConfigTest, EveryIntegerFieldIsChecked) {

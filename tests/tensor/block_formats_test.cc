@@ -200,7 +200,7 @@ TEST(Fp8, RowsOfCodesAndScales) {
   const std::vector<float> scales = {0.5f, kInfinity, -3e-40f};  // one of them is subnormal
   std::vector<std::byte> row(BlockRowBytes(WeightFormat::kFp8, 300), std::byte{0xAA});
   ASSERT_EQ(row.size(), 3u * 132);
-  MakeFp8Row(codes, scales, row.data());
+  MakeFp8Row(codes, scales, 128, row.data());
   std::vector<float> weights(300);
   DequantiseRow(WeightFormat::kFp8, row.data(), weights);
   for (size_t i = 0; i < weights.size(); ++i) {

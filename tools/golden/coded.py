@@ -1,4 +1,4 @@
-"""Golden models whose weights are stored as codes: block-scaled FP8, MXFP4, and the quantised types of GGUF.
+"""Golden models whose weights are stored as codes: FP8, MXFP4, codes of four bits, and the quantised types of GGUF.
 
 code_model() replaces the weights of a model folder by the values of their codes, so that transformers can compute the
 expected results. write_coded() then replaces the weight files by the codes.
@@ -37,6 +37,42 @@ def fp8(weight, block_rows):
             codes[place] = (weight[place] / scales[i, j]).to(torch.float8_e4m3fn)
             values[place] = codes[place].float() * scales[i, j]
     return codes, scales, values
+
+
+def fp8_channels(weight):
+    """Returns (codes, scales [outputs, 1], values) of a matrix, as compressed-tensors stores them."""
+    scales = (weight.abs().amax(1, keepdim=True) / 448).to(torch.bfloat16)
+    codes = (weight / scales.float()).to(torch.float8_e4m3fn)
+    return codes, scales, codes.float() * scales.float()
+
+
+def int4(weight, group):
+    """Returns (codes 0 to 15 [outputs, inputs], scales [outputs, groups] f16, values); weight = (code - 8) * scale."""
+    parts = weight.split(group, dim=1)
+    scales = torch.stack([part.abs().amax(1) / 7.5 for part in parts], dim=1).half()
+    of_inputs = scales.float().repeat_interleave(group, dim=1)[:, :weight.shape[1]]
+    codes = (weight / of_inputs + 8).round().clamp(0, 15).to(torch.int32)
+    return codes, scales, (codes - 8).float() * of_inputs
+
+
+def pack_int4(codes):
+    """Packs 8 neighbouring codes of a row into an i32, the first in its lowest bits: [rows, columns / 8]."""
+    eights = codes.reshape(codes.shape[0], -1, 8).to(torch.int64)
+    packed = (eights << (4 * torch.arange(8))).sum(-1)
+    return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+
+
+def int4_tensors(name, kind, weight, group):
+    """Returns ({name: tensor of the checkpoint}, values); the weight itself is None there."""
+    codes, scales, values = int4(weight, group)
+    if kind == "int4_rows":
+        return {name: None, name + "_packed": pack_int4(codes), name + "_scale": scales,
+                name + "_shape": torch.tensor(weight.shape)}, values
+    base = name.removesuffix(".weight")
+    groups = scales.shape[1]
+    zeros = torch.full((groups, -(-weight.shape[0] // 8)), 0x77777777, dtype=torch.int32)    # 8, less one
+    return {name: None, base + ".qweight": pack_int4(codes).T.contiguous(), base + ".qzeros": zeros,
+            base + ".scales": scales.T.contiguous(), base + ".g_idx": torch.arange(weight.shape[1]).int() // group}, values
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -97,6 +133,12 @@ def code_model(folder, own, seed):
             blocks, scales, values = mxfp4(tensor.transpose(1, 2).contiguous())
             tensors[name] = values.transpose(1, 2).contiguous()
             coded |= {name: None, name + "_blocks": blocks, name + "_scales": scales}
+        elif own["coded"] == "fp8_channels" and re.search(r"proj\.weight$", name):
+            codes, scales, tensors[name] = fp8_channels(tensor)
+            coded |= {name: codes, name + "_scale": scales}
+        elif own["coded"].startswith("int4") and re.search(r"(proj|\.w[123])\.weight$", name):
+            codes, tensors[name] = int4_tensors(name, own["coded"], tensor, own["int4_group"])
+            coded |= codes
         elif own["coded"] in GGUF_TYPES:
             kinds = [kind for pattern, kind in GGUF_TYPES[own["coded"]] if re.search(pattern, name)]
             if kinds and tensor.dim() > 1:
@@ -124,6 +166,18 @@ def write_coded(folder, own, coded):
     if own["coded"] == "fp8":
         config["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
                                          "weight_block_size": [own["fp8_block_rows"], 128]}
+    elif own["coded"] == "int4_columns":
+        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": own["int4_group"], "sym": True,
+                                         "desc_act": False, "checkpoint_format": "gptq", "lm_head": False}
+    elif own["coded"] in ("int4_rows", "fp8_channels"):
+        weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": own.get("int4_group"),
+                   "actorder": None}
+        if own["coded"] == "fp8_channels":
+            weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "group_size": None}
+        config["quantization_config"] = {
+            "quant_method": "compressed-tensors", "quantization_status": "compressed", "ignore": ["lm_head"],
+            "format": "pack-quantized" if own["coded"] == "int4_rows" else "float-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}}
     else:
         config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")

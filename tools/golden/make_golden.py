@@ -91,7 +91,7 @@ def split_variant(variant):
     config.update(variant)
     own = {key: config.pop(key, default) for key, default in
            dict(dtype="float32", layout="classic", shard="1GB", generation=None, coded=None, fp8_block_rows=128,
-                gguf={}).items()}
+                int4_group=32, gguf={}).items()}
     return config.pop("family"), config, own
 
 

@@ -86,7 +86,7 @@ DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_expert
 
 # Keys below are those of config.json, except these:
 #   dtype                   dtype of the model files
-#   coded, fp8_block_rows   the weights are codes of this kind (coded.py)
+#   coded, fp8_block_rows, int4_group   the weights are codes of this kind (coded.py)
 #   gguf                    options of make_gguf.py
 #   layout                  "plain": files exactly as save_pretrained writes them; "classic" (the default): config keys
 #                           as in the published checkpoints
@@ -171,6 +171,11 @@ VARIANTS = {
     "gptoss-bf16": dict(GPT_OSS, dtype="bfloat16", hidden_size=48),
     "qwen3moe-fp8": dict(QWEN3, coded="fp8", hidden_size=160, intermediate_size=136, moe_intermediate_size=136,
                          num_attention_heads=4, head_dim=34, num_experts=4, num_experts_per_tok=2),
+    "qwen3moe-fp8ct": dict(QWEN3, coded="fp8_channels", hidden_size=136, num_attention_heads=4, head_dim=34, num_experts=4,
+                           num_experts_per_tok=2),
+    "qwen3moe-int4": dict(QWEN3, coded="int4_rows", int4_group=32, hidden_size=96, moe_intermediate_size=64,
+                          num_attention_heads=4, head_dim=16, num_experts=4, num_experts_per_tok=2),
+    "mixtral-gptq": dict(MIXTRAL, coded="int4_columns", int4_group=64, hidden_size=72, intermediate_size=136),
     "deepseek3-fp8": dict(DEEPSEEK3, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,
                           n_routed_experts=8, n_group=2, topk_group=1, num_experts_per_tok=2, kv_lora_rank=136,
                           num_hidden_layers=2),

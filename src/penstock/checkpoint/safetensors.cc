@@ -24,6 +24,8 @@ std::optional<Dtype> DtypeOf(std::string_view name) {
   if (name == "BF16") return Dtype::kBF16;
   if (name == "F8_E4M3") return Dtype::kF8E4M3;
   if (name == "U8") return Dtype::kU8;
+  if (name == "I32") return Dtype::kI32;
+  if (name == "I64") return Dtype::kI64;
   return std::nullopt;
 }
 
@@ -113,7 +115,8 @@ class HeaderListener final : public JsonListener {
     if (place_ != Place::kDtypeValue) return Unexpected("a string");
     const std::optional<Dtype> dtype = DtypeOf(text);
     if (!dtype.has_value())
-      return TensorError("dtype '{}' is not supported: expected F32, F16, BF16, F8_E4M3 or U8", Excerpt(text));
+      return TensorError("dtype '{}' is not supported: expected F32, F16, BF16, F8_E4M3, U8, I32 or I64",
+                         Excerpt(text));
     tensors_.back().dtype = *dtype;
     place_ = Place::kTensor;
     return absl::OkStatus();

@@ -42,12 +42,21 @@ struct RowPlaces {
 
 // The scales of a tensor of codes, stored as a tensor of their own. They cover all matrices of a tensor.
 struct Scales {
-  WeightFormat format = WeightFormat::kFp8;  // a row's codes and scales become blocks of this format: kFp8 or kMxfp4
-  Dtype dtype = Dtype::kF32;                 // a float, or kU8: powers (E8M0)
+  // A row's codes and scales become blocks of this format: kFp8, kMxfp4, or kQ4_0 (two codes in a byte of kU8, the
+  // first in its low half).
+  WeightFormat format = WeightFormat::kFp8;
+  Dtype dtype = Dtype::kF32;  // a float, or kU8: powers (E8M0)
+  uint16_t group_units = 0;   // inputs that share a scale, in units of 32; 0: all inputs of a row
   int file_idx = 0;
-  FileExtent extent = {};  // [rows / block_rows, inputs / BlockElements(format)], both rounded up
+  // [rows / block_rows, inputs / group], both rounded up. Beside transposed codes of kQ4_0 it is [groups, rows]; these
+  // codes are [inputs / 8, rows] of 4 bytes.
+  FileExtent extent = {};
   int32_t block_rows = 1;  // rows that share a scale
   int32_t first_row = 0;   // which of the rows that `extent` covers is the first row of codes
+
+  static constexpr int64_t kGroupUnit = 32;
+  // Returns how many inputs share a scale.
+  int64_t group(int64_t num_inputs) const { return group_units == 0 ? num_inputs : group_units * kGroupUnit; }
 };
 
 // The meaning of a vector's stored values.

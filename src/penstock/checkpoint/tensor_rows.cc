@@ -32,7 +32,25 @@ bool IsTransposed(const TensorInfo& tensor) { return tensor.places.has_value() &
 int64_t StoredElements(const TensorInfo& tensor) {
   return IsTransposed(tensor) ? tensor.places->stored_rows : RowElements(tensor);
 }
-uint64_t StoredRowBytes(const TensorInfo& tensor) { return BytesOf(tensor, StoredElements(tensor)); }
+// A transposed matrix of codes whose scales belong to stored rows (MLA's k_up_proj) is decoded before it is transposed.
+bool IsCodedByRow(const TensorInfo& tensor) { return tensor.as_floats; }
+
+// A transposed matrix is stored as rows of units, one for each output: an element, or 8 codes of four bits.
+struct Unit {
+  int64_t inputs;
+  uint64_t bytes;
+};
+Unit UnitOf(const TensorInfo& tensor) {
+  const bool is_int4 = tensor.scales.has_value() && tensor.scales->format == WeightFormat::kQ4_0;
+  if (is_int4 && !IsCodedByRow(tensor)) return {8, 4};
+  return {1, SizeOf(tensor.dtype)};
+}
+uint64_t StoredRowBytes(const TensorInfo& tensor) {
+  if (!IsTransposed(tensor) || IsCodedByRow(tensor)) return BytesOf(tensor, StoredElements(tensor));
+  return static_cast<uint64_t>(StoredElements(tensor)) * UnitOf(tensor).bytes;
+}
+// Returns the number of stored rows of a transposed matrix.
+int64_t TransposedRows(const TensorInfo& tensor) { return RowElements(tensor) / UnitOf(tensor).inputs; }
 
 // Returns the first stored row of the matrix that contains `row`.
 int64_t FirstStoredRow(const TensorInfo& tensor, int64_t row) {
@@ -62,43 +80,51 @@ void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t f
     }
     return;
   }
-  const uint64_t element_bytes = SizeOf(tensor.dtype);
+  const uint64_t unit_bytes = UnitOf(tensor).bytes;
   for (int64_t row = first; row < first + count; ++row) {
-    const std::byte* source = stored + static_cast<uint64_t>(PlaceOf(tensor, row)) * element_bytes;
-    for (int64_t i = 0; i < RowElements(tensor); ++i) {
-      std::memcpy(target, source, element_bytes);
-      target += element_bytes;
+    const std::byte* source = stored + static_cast<uint64_t>(PlaceOf(tensor, row)) * unit_bytes;
+    for (int64_t i = 0; i < TransposedRows(tensor); ++i) {
+      std::memcpy(target, source, unit_bytes);
+      target += unit_bytes;
       source += row_bytes;
     }
   }
 }
 
-// The scales of one stored row, counted from the start of the tensor's first matrix.
-struct ScaleRow {
-  const std::byte* begin;
-  int64_t count;
-};
-ScaleRow ScalesOf(const Scales& scales, const std::byte* all, int64_t stored_row, int64_t elements) {
-  const auto count = static_cast<int64_t>(
-      CeilDiv(static_cast<uint64_t>(elements), static_cast<uint64_t>(BlockElements(scales.format))));
-  const int64_t row = (scales.first_row + stored_row) / scales.block_rows;
-  return {all + static_cast<uint64_t>(row * count) * SizeOf(scales.dtype), count};
+// Writes the scales of one stored row as floats, one for each `group` inputs. `all` begins with the scales of the
+// tensor's first matrix.
+void ReadScaleRow(const TensorInfo& tensor, const std::byte* all, int64_t stored_row, std::span<float> target) {
+  const Scales& scales = *tensor.scales;
+  const uint64_t scale_bytes = SizeOf(scales.dtype);
+  if (scales.format == WeightFormat::kQ4_0 && IsTransposed(tensor)) {
+    for (size_t group = 0; group < target.size(); ++group) {
+      const uint64_t place =
+          group * static_cast<uint64_t>(tensor.places->stored_rows) + static_cast<uint64_t>(stored_row);
+      ToFloats(scales.dtype, all + place * scale_bytes, target.subspan(group, 1));
+    }
+    return;
+  }
+  const auto row = static_cast<uint64_t>((scales.first_row + stored_row) / scales.block_rows);
+  ToFloats(scales.dtype, all + row * target.size() * scale_bytes, target);
 }
 
 void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::byte* all_scales, int64_t stored_row,
                   std::byte* target) {
   const Scales& scales = *tensor.scales;
-  const int64_t elements = StoredElements(tensor);
+  const int64_t elements = IsCodedByRow(tensor) ? StoredElements(tensor) : RowElements(tensor);
   const std::span<const std::byte> own(codes, BytesOf(tensor, elements));
-  const ScaleRow row = ScalesOf(scales, all_scales, stored_row, elements);
+  const int64_t group = scales.group(elements);
+  const auto num_groups = static_cast<size_t>((elements + group - 1) / group);
   if (scales.format == WeightFormat::kMxfp4) {
-    return MakeMxfp4Row(own, {row.begin, static_cast<size_t>(row.count)}, target);
+    const int64_t row = (scales.first_row + stored_row) / scales.block_rows;
+    return MakeMxfp4Row(own, {all_scales + static_cast<size_t>(row) * num_groups, num_groups}, target);
   }
-  std::array<float, kMaxModelDim / 128> floats;
-  PENSTOCK_CHECK(row.count <= std::ssize(floats));
-  const auto own_scales = std::span(floats).first(row.count);
-  ToFloats(scales.dtype, row.begin, own_scales);
-  MakeFp8Row(own, own_scales, target);
+  std::array<float, kMaxModelDim / 32> floats;
+  PENSTOCK_CHECK(num_groups <= floats.size());
+  const auto own_scales = std::span(floats).first(num_groups);
+  ReadScaleRow(tensor, all_scales, stored_row, own_scales);
+  if (scales.format == WeightFormat::kQ4_0) return MakeQ4_0Row(own, own_scales, group, target);
+  MakeFp8Row(own, own_scales, group, target);
 }
 
 // Converts one stored row of codes or blocks to floats.
@@ -168,7 +194,7 @@ uint64_t StoredBytes(const TensorInfo& tensor) {
   const uint64_t rows = static_cast<uint64_t>(NumRows(tensor));
   const auto all_rows = static_cast<uint64_t>(std::max(1, tensor.places->stored_rows));
   if (IsTransposed(tensor)) {
-    return static_cast<uint64_t>(NumMatrices(tensor) * RowElements(tensor)) * StoredRowBytes(tensor) *
+    return static_cast<uint64_t>(NumMatrices(tensor) * TransposedRows(tensor)) * StoredRowBytes(tensor) *
                static_cast<uint64_t>(MatrixRows(tensor)) / all_rows +
            of_scales;
   }
@@ -206,7 +232,7 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
   const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
   std::vector<std::byte> stored;
   if (IsTransposed(tensor)) {
-    PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin, RowElements(tensor), stored));
+    PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin, TransposedRows(tensor), stored));
     GatherOfMatrix(tensor, stored.data(), own, count, target.data());
     return absl::OkStatus();
   }

@@ -219,10 +219,7 @@ Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = AddCommand(app, "inspect", "show the contents of a checkpoint: dims, sizes per layer and tier");
   BeginGroup(*command, "Model");
-  AddFlag(*command, "-m,--model", flags->model_dir,
-          "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
-      .Required()
-      .TypeName("DIR");
+  AddSourceFlags(*command, flags->model_dir, flags->config);
   AddFlag(*command, "--json", flags->as_json, "print JSON");
   AddFlag(*command, "--verify", flags->verify, "read all weights and look for NaN and infinity");
   AddLogFlags(*command, log);

@@ -106,9 +106,16 @@ struct PackFlags {
 };
 absl::StatusOr<int> PackCommand(const PackFlags& flags);
 
+// A model that is described by its config.json alone, as if its weights were packed in a format.
+struct ConfigFlags {
+  std::string path;
+  std::string weights = "bf16";
+};
+
 // penstock inspect: show the contents of a checkpoint, and where its bytes would lie in memory.
 struct InspectFlags {
   std::string model_dir;
+  ConfigFlags config;  // used instead of model_dir
   bool as_json = false;
   bool verify = false;
 };
@@ -168,8 +175,7 @@ absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags);
 // Flags of commands that need neither weights nor the described machine: see described_flags.h.
 struct DescribedFlags {
   ModelFlags model;
-  std::string config_path;  // used instead of model.engine.model_dir
-  std::string weights = "bf16";
+  ConfigFlags config;  // used instead of model.engine.model_dir
   std::string hardware = "auto";
   std::string workload = "prompt=128,gen=32";
   int64_t ranks = 1;

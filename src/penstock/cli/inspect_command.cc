@@ -13,6 +13,7 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/inspect_report.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/block_formats.h"
@@ -30,7 +31,8 @@ absl::Status VerifyWeights(const LoadedModel& model) {
   for (const TensorInfo& tensor : model.checkpoint.tensors()) {
     const OpenedFile& file = model.checkpoint.files()[tensor.file_idx];
     const bool is_blocks = tensor.packed.has_value() && IsBlocks(*tensor.packed);
-    const bool is_float = tensor.packed.has_value() ? IsFloat(*tensor.packed) : tensor.dtype != Dtype::kU8;
+    const bool is_float =
+        tensor.packed.has_value() ? IsFloat(*tensor.packed) : IsFloat(tensor.dtype) || tensor.dtype == Dtype::kF8E4M3;
     const Dtype dtype = is_float && tensor.packed.has_value() ? DtypeOf(*tensor.packed) : tensor.dtype;
     const uint64_t block_bytes = is_blocks ? static_cast<uint64_t>(BlockBytes(*tensor.packed)) : 64;
     const uint64_t chunk_bytes = chunk.size() / block_bytes * block_bytes;
@@ -68,7 +70,8 @@ absl::Status VerifyWeights(const LoadedModel& model) {
 }  // namespace
 
 absl::StatusOr<int> InspectCommand(const InspectFlags& flags) {
-  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(flags.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribeModel(flags.model_dir, flags.config));
+  if (flags.verify && model.loaded() == nullptr) return UsageError("--verify: --config has no weights");
   if (flags.verify) PENSTOCK_RETURN_IF_ERROR(VerifyWeights(*model.loaded()));
   const json::object report = InspectReport(model);
   const std::string text = flags.as_json ? json::serialize(report) + "\n" : InspectTable(report);

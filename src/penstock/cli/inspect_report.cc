@@ -261,69 +261,73 @@ std::string FormatsText(const json::object& formats) {
   return text;
 }
 
+// Adds what only a model's folder says.
+void AddFolder(const LoadedModel& model, json::object& report) {
+  json::array files;
+  for (const OpenedFile& file : model.checkpoint.files()) {
+    files.push_back(json::object{{"path", ReplaceInvalidUtf8(file.path)}, {"bytes", file.size_bytes}});
+  }
+  report["format"] = FormatName(model.checkpoint);
+  report["fingerprint"] = model.fingerprint;
+  report["packed"] = model.checkpoint.format() == Checkpoint::Format::kPacked;
+  report["tokenizer"] = TokenizerOf(model);
+  report["chat_template"] = model.chat_prompts.has_value();
+  report["chat_template_missing"] =
+      model.chat_prompts.has_value() ? json::value() : json::value(Message(model.chat_template_status));
+  report["tensors"] = model.checkpoint.tensors().size();
+  report["files"] = std::move(files);
+}
+
 }  // namespace
 
 json::object InspectReport(const DescribedModel& described) {
-  const LoadedModel& model = *described.loaded();
-  const ModelConfig& c = model.config;
+  const ModelConfig& c = described.config();
+  const WeightMap& weights = described.weights();
   json::object kinds;
   uint64_t expert_bytes = 0, known_bytes = 0;
-  for (const Kind& kind : KindsOf(model.weights)) {
+  for (const Kind& kind : KindsOf(weights)) {
     json::object formats;
     for (const auto& [format, bytes] : kind.formats) formats[format] = bytes;
     kinds[kind.name] = {{"bytes", kind.bytes()}, {"tensors", kind.num_tensors}, {"formats", std::move(formats)}};
     if (kind.name == "experts") expert_bytes = kind.bytes();
     known_bytes += kind.bytes();
   }
-  const uint64_t total_bytes = model.checkpoint.total_bytes();
-  json::array files;
-  for (const OpenedFile& file : model.checkpoint.files()) {
-    files.push_back(json::object{{"path", ReplaceInvalidUtf8(file.path)}, {"bytes", file.size_bytes}});
-  }
+  const uint64_t total_bytes = described.weights_bytes();
   const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim());
-  json::object report = {
-      {"model", ReplaceInvalidUtf8(model.name)},
-      {"family", c.family->name},
-      {"format", FormatName(model.checkpoint)},
-      {"fingerprint", model.fingerprint},
-      {"dtype", StoredFormatName(model.weights)},
-      {"activations", ActivationsOf(model.weights)},
-      {"packed", model.checkpoint.format() == Checkpoint::Format::kPacked},
-      {"vocab_size", c.vocab_size},
-      {"model_dim", c.model_dim},
-      {"num_layers", c.num_layers},
-      {"num_moe_layers", c.num_moe_layers()},
-      {"encoder_layers", c.encoder.num_layers},
-      {"expert_capacity", c.encoder.expert_capacity},
-      {"num_heads", c.num_heads},
-      {"num_kv_heads", c.num_kv_heads},
-      {"head_dim", c.head_dim},
-      {"kv_lora_rank", c.mla.kv_lora_rank},
-      {"kv_bytes_per_position", kv_values * 4},
-      {"recurrent_layers", c.num_recurrent_layers()},
-      {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
-      {"num_experts", c.num_experts},
-      {"num_topk", c.num_topk},
-      {"expert_dim", c.expert_dim},
-      {"shared_ffn_dim", c.shared_ffn_dim},
-      {"max_positions", c.max_positions},
-      {"sliding_window", c.sliding_window},
-      {"tie_embeddings", c.tie_embeddings},
-      {"rules", RulesOf(c)},
-      {"tokenizer", TokenizerOf(model)},
-      {"chat_template", model.chat_prompts.has_value()},
-      {"chat_template_missing",
-       model.chat_prompts.has_value() ? json::value() : json::value(Message(model.chat_template_status))},
-      {"tensors", model.checkpoint.tensors().size()},
-      {"total_bytes", total_bytes},
-      {"expert_bytes", expert_bytes},
-      {"dense_bytes", known_bytes - expert_bytes},
-      {"unused_bytes", total_bytes > known_bytes ? total_bytes - known_bytes : 0}};
+  json::object report = {{"model", ReplaceInvalidUtf8(described.name())},
+                         {"family", c.family->name},
+                         {"dtype", StoredFormatName(weights)},
+                         {"activations", ActivationsOf(weights)},
+                         {"vocab_size", c.vocab_size},
+                         {"model_dim", c.model_dim},
+                         {"num_layers", c.num_layers},
+                         {"num_moe_layers", c.num_moe_layers()},
+                         {"encoder_layers", c.encoder.num_layers},
+                         {"expert_capacity", c.encoder.expert_capacity},
+                         {"num_heads", c.num_heads},
+                         {"num_kv_heads", c.num_kv_heads},
+                         {"head_dim", c.head_dim},
+                         {"kv_lora_rank", c.mla.kv_lora_rank},
+                         {"kv_bytes_per_position", kv_values * 4},
+                         {"recurrent_layers", c.num_recurrent_layers()},
+                         {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
+                         {"num_experts", c.num_experts},
+                         {"num_topk", c.num_topk},
+                         {"expert_dim", c.expert_dim},
+                         {"shared_ffn_dim", c.shared_ffn_dim},
+                         {"max_positions", c.max_positions},
+                         {"sliding_window", c.sliding_window},
+                         {"tie_embeddings", c.tie_embeddings},
+                         {"rules", RulesOf(c)},
+                         {"total_bytes", total_bytes},
+                         {"expert_bytes", expert_bytes},
+                         {"dense_bytes", known_bytes - expert_bytes},
+                         {"unused_bytes", total_bytes > known_bytes ? total_bytes - known_bytes : 0}};
   const int64_t num_experts = c.num_moe_layers() * c.num_experts;
   report["bytes_per_expert"] = num_experts > 0 ? expert_bytes / static_cast<uint64_t>(num_experts) : 0;
   report["kinds"] = std::move(kinds);
-  report["files"] = std::move(files);
-  report["layers"] = LayersOf(model.weights);
+  report["layers"] = LayersOf(weights);
+  if (described.loaded() != nullptr) AddFolder(*described.loaded(), report);
   report["fit"] = FitOf(described);
   return report;
 }
@@ -428,17 +432,37 @@ std::string LayerTable(const json::array& layers) {
   return out;
 }
 
+std::string Row(std::string_view name, std::string_view value) { return fmt::format("{:<18}{}\n", name, value); }
+
+// Returns the table's rows about a folder's tokenizer and template.
+std::string FolderRows(const json::object& d) {
+  std::string out;
+  if (d.at("tokenizer").is_null()) {
+    out += Row("tokenizer", "none: prompts must be token ids");
+  } else {
+    const json::object& tokenizer = d.at("tokenizer").get_object();
+    const auto token = [&](const char* key) {
+      const json::value& value = tokenizer.at(key);
+      return value.is_null() ? std::string("none") : Printable(std::string(value.get_object().at("text").get_string()));
+    };
+    out += Row("tokenizer", fmt::format("{} tokens, bos {}, eos {}", tokenizer.at("vocab_size").to_number<int64_t>(),
+                                        token("bos"), token("eos")));
+  }
+  const bool has_template = d.at("chat_template").get_bool();
+  return out + Row("chat template",
+                   has_template ? "yes" : Printable(std::string(d.at("chat_template_missing").get_string())));
+}
+
 }  // namespace
 
 std::string InspectTable(const json::object& d) {
   const auto number = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
   const auto text = [&](const char* key) { return std::string(d.at(key).get_string()); };
   std::string out;
-  const auto row = [&](std::string_view name, std::string_view value) {
-    out += fmt::format("{:<18}{}\n", name, value);
-  };
+  const auto row = [&](std::string_view name, std::string_view value) { out += Row(name, value); };
   row("model", Printable(text("model")));
-  row("family", fmt::format("{} ({}, {})", text("family"), text("format"), text("dtype")));
+  const bool has_folder = d.contains("files");
+  row("family", fmt::format("{} ({}, {})", text("family"), has_folder ? text("format") : "config.json", text("dtype")));
   const auto activation = [&](const char* kind) {
     return std::string(d.at("activations").as_object().at(kind).get_string());
   };
@@ -459,20 +483,10 @@ std::string InspectTable(const json::object& d) {
                                  ? fmt::format("; {} columns beside them for all tokens", number("shared_ffn_dim"))
                                  : ""));
   row("vocabulary", fmt::format("{} tokens, {} positions", number("vocab_size"), number("max_positions")));
-  if (d.at("tokenizer").is_null()) {
-    row("tokenizer", "none: prompts must be token ids");
-  } else {
-    const json::object& tokenizer = d.at("tokenizer").get_object();
-    const auto token = [&](const char* key) {
-      const json::value& value = tokenizer.at(key);
-      return value.is_null() ? std::string("none") : Printable(std::string(value.get_object().at("text").get_string()));
-    };
-    row("tokenizer", fmt::format("{} tokens, bos {}, eos {}", tokenizer.at("vocab_size").to_number<int64_t>(),
-                                 token("bos"), token("eos")));
-  }
-  row("chat template", d.at("chat_template").get_bool() ? "yes" : Printable(text("chat_template_missing")));
-  row("total", fmt::format("{} in {} tensors, {} files", Bytes(d.at("total_bytes")), number("tensors"),
-                           d.at("files").get_array().size()));
+  if (has_folder) out += FolderRows(d);
+  row("total", has_folder ? fmt::format("{} in {} tensors, {} files", Bytes(d.at("total_bytes")), number("tensors"),
+                                        d.at("files").get_array().size())
+                          : Bytes(d.at("total_bytes")));
   row("  always in DRAM", Bytes(d.at("dense_bytes")));
   row("  experts (disk)", Bytes(d.at("expert_bytes")));
   if (number("unused_bytes") > 0) row("  not used", Bytes(d.at("unused_bytes")));

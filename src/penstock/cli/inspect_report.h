@@ -9,8 +9,8 @@
 namespace penstock::cli {
 
 // Reports family, dims, bytes by kind of weight and by layer with their formats, tokenizer and template. Also reports
-// which parts of the model would lie in which memory, for budgets of round sizes. REQUIRES: `model` comes from a
-// folder.
+// which parts of the model would lie in which memory, for budgets of round sizes. A model from a config alone has
+// no format, files, tokenizer or template.
 json::object InspectReport(const DescribedModel& model);
 
 std::string InspectTable(const json::object& report);

@@ -396,7 +396,7 @@ absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags) {
   described.options.caller_memory = [report](const ModelInfo& model) { return JobMemory(report, model); };
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices,
                             SearchPolicies(described.model, described.hardware, described.workload, described.options));
-  std::vector<WhatIf> whatifs = WhatIfs(described, flags.config_path, choices.front()).Run();
+  std::vector<WhatIf> whatifs = WhatIfs(described, flags.config.path, choices.front()).Run();
   described.options = choices.front().options;
   return Planned{std::move(described), std::move(choices), std::move(whatifs)};
 }

@@ -69,36 +69,6 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadQuantisation(ConfigReader& reader, ModelConfig& config) {
-  const json::value* found = reader.Find("quantization_config");
-  if (found == nullptr) return;
-  if (!found->is_object()) return reader.Fail("quantization_config", "an object or null", JsonTypeName(*found));
-  ConfigReader inner("config.json: field 'quantization_config'", found->get_object());
-  const std::string method = inner.StringOr("quant_method", "");
-  if (method == "mxfp4") {
-    config.coded = CodedWeights::kMxfp4;
-  } else if (method == "fp8") {
-    config.coded = CodedWeights::kFp8;
-    const std::string format = inner.StringOr("fmt", "e4m3");
-    if (format != "e4m3" && format != "float8_e4m3fn") inner.Fail("fmt", "'e4m3'", fmt::format("'{}'", format));
-    const json::value* block = inner.Find("weight_block_size");
-    const json::array* sizes = block == nullptr ? nullptr : block->if_array();
-    const bool is_pair = sizes != nullptr && sizes->size() == 2 && (*sizes)[0].is_int64() && (*sizes)[1].is_int64();
-    if (!is_pair || (*sizes)[0].get_int64() < 1 || (*sizes)[0].get_int64() > kMaxModelDim ||
-        (*sizes)[1].get_int64() != 128) {
-      inner.Fail("weight_block_size", "[rows, 128]",
-                 block == nullptr ? "nothing" : json::serialize(*block).substr(0, 60));
-    } else {
-      config.fp8_block_rows = static_cast<int32_t>((*sizes)[0].get_int64());
-    }
-  } else {
-    inner.Fail("quant_method",
-               "'fp8' or 'mxfp4' (otherwise use the f32, f16 or bf16 version of the model, or a GGUF file)",
-               fmt::format("'{}'", method));
-  }
-  reader.FailStatus(inner.status());
-}
-
 void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   if (config.num_topk > config.num_experts) {
     reader.FailRelation(fmt::format("num_experts_per_tok {} is more than the number of experts {}", config.num_topk,
@@ -243,7 +213,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
             config);
   if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   if (family.yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;
-  ReadQuantisation(reader, config);
+  config.coded = ReadCodedWeights(reader);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   CheckRelations(reader, config);
   config.eos_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/model_folder.h"
+#include "penstock/model/coded_weights.h"
 #include "penstock/model/rope.h"
 #include "penstock/model/rules.h"
 #include "penstock/token_id.h"
@@ -39,13 +40,6 @@ struct Mla {
   float norm_eps = 1e-6f;
 
   bool is_on() const { return kv_lora_rank > 0; }
-};
-
-// Codes in a checkpoint in place of floats, with their scales in separate tensors (quantization_config).
-enum class CodedWeights : uint8_t {
-  kNone,
-  kFp8,    // E4M3, one scale for each fp8_block_rows x 128 weights in NAME_scale_inv (DeepSeek-V3)
-  kMxfp4,  // E2M1, a power of two for each 32 weights; NAME_blocks and NAME_scales (gpt-oss)
 };
 
 inline constexpr int8_t kNoRope = -1;
@@ -153,8 +147,7 @@ struct ModelConfig {
   float logit_scale = 1;
   bool lm_head_bias = false;
   bool tie_embeddings = false;
-  CodedWeights coded = CodedWeights::kNone;
-  int32_t fp8_block_rows = 128;
+  CodedWeights coded;
   std::vector<TokenId> eos_ids;
 
   int64_t q_dim() const { return num_heads * head_dim; }

@@ -1,5 +1,7 @@
 #include "penstock/model/weight_map.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -118,8 +120,7 @@ class Mapper : public TensorSource {
     for (const StoredName& rule : RulesFor(weight)) {
       if (rule.name != weight.name) continue;
       if (first == nullptr) first = &rule;
-      const std::string name = NameOf(weight, &rule);
-      if (checkpoint_->Find(name) != nullptr || checkpoint_->Find(name + kBlocksSuffix) != nullptr) return &rule;
+      if (Has(NameOf(weight, &rule))) return &rule;
     }
     return first;
   }
@@ -140,57 +141,127 @@ class Mapper : public TensorSource {
     return IsOfEncoder(weight) ? encoder_rules_ : rules_;
   }
 
+  // The names of a weight's codes and scales, given the name that the weight has as floats.
+  struct CodeNames {
+    std::string codes;
+    std::string scales;
+    std::vector<std::string> ignored = {};  // they follow from the config, or from the codes
+  };
+  CodeNames CodeNamesOf(const std::string& name) const {
+    const CodedWeights& coded = config_->coded;
+    if (coded.kind == CodedWeights::Kind::kMxfp4) return {name + "_blocks", name + "_scales"};
+    const std::string_view base = std::string_view(name).substr(0, name.size() - std::min(name.size(), kWeight.size()));
+    if (coded.is_int4() && !name.ends_with(kWeight)) return {};
+    if (coded.kind == CodedWeights::Kind::kInt4Rows) {
+      return {name + "_packed", name + "_scale", {name + "_shape", name + "_zero_point", name + "_g_idx"}};
+    }
+    if (coded.kind == CodedWeights::Kind::kInt4Columns) {
+      return {fmt::format("{}.qweight", base),
+              fmt::format("{}.scales", base),
+              {fmt::format("{}.qzeros", base), fmt::format("{}.g_idx", base)}};
+    }
+    return {name, fmt::format("{}{}", name, coded.scale_suffix), {fmt::format("{}.input_scale", base)}};
+  }
+
+  // Says whether the checkpoint has a tensor, or codes in its place.
+  bool Has(const std::string& name) const {
+    if (checkpoint_->Find(name) != nullptr) return true;
+    if (config_->coded.kind == CodedWeights::Kind::kNone) return false;
+    return checkpoint_->Find(CodeNamesOf(name).codes) != nullptr;
+  }
+
   // Returns a tensor of the checkpoint, with the tensor of its scales when it has codes.
   const TensorInfo* FindStored(const std::string& name) {
     const TensorInfo* stored = checkpoint_->Find(name);
     if (stored != nullptr) taken_.insert(stored);
-    if (config_->coded == CodedWeights::kFp8 && stored != nullptr && stored->dtype == Dtype::kF8E4M3) {
-      return WithScales(*stored, name + "_scale_inv",
-                        {.format = WeightFormat::kFp8, .block_rows = config_->fp8_block_rows});
+    const CodedWeights::Kind kind = config_->coded.kind;
+    if (kind == CodedWeights::Kind::kNone) return stored;
+    if (kind == CodedWeights::Kind::kFp8 ? stored == nullptr || stored->dtype != Dtype::kF8E4M3 : stored != nullptr) {
+      return stored;
     }
-    if (config_->coded != CodedWeights::kMxfp4 || stored != nullptr) return stored;
-    stored = checkpoint_->Find(name + kBlocksSuffix);
+    const CodeNames names = CodeNamesOf(name);
+    stored = checkpoint_->Find(names.codes);
     if (stored == nullptr) return nullptr;
     taken_.insert(stored);
-    return WithScales(*stored, name + "_scales", {.format = WeightFormat::kMxfp4});
+    for (const std::string& ignored : names.ignored) Ignore(ignored);
+    return WithScales(*stored, names.scales);
   }
 
-  // Returns `stored` as a tensor [.., rows, inputs] whatever the shape of its codes. Reports an error and returns
-  // nullptr when the scales do not fit.
-  const TensorInfo* WithScales(const TensorInfo& stored, const std::string& scales_name, Scales scales) {
+  // Returns codes as a tensor [.., rows, inputs] whatever their shape is; nothing where the shape is not possible.
+  std::optional<TensorInfo> TensorOfCodes(const TensorInfo& stored) {
+    const CodedWeights::Kind kind = config_->coded.kind;
+    TensorInfo tensor = stored;
+    const size_t rank = stored.shape.size();
+    const auto report = [&](std::string_view expected) {
+      Report(fmt::format("{} has shape [{}] of {}, expected {}", stored.name, fmt::join(stored.shape, ", "),
+                         DtypeName(stored.dtype), expected));
+      return std::nullopt;
+    };
+    constexpr int64_t kMaxDim = 1 << 28;
+    for (const int64_t dim : stored.shape) {
+      if (dim < 1 || dim > kMaxDim) return report("dims from 1 to 268435456");
+    }
+    if (kind == CodedWeights::Kind::kMxfp4) {
+      if (rank < 3 || stored.shape.back() != 16 || stored.dtype != Dtype::kU8) {
+        return report("16 bytes (u8) for each 32 inputs");
+      }
+      tensor.shape.pop_back();
+      tensor.shape.back() *= 32;
+    } else if (config_->coded.is_int4()) {
+      if (rank != 2 || stored.dtype != Dtype::kI32) return report("a matrix of i32 with 8 codes each");
+      tensor.dtype = Dtype::kU8;  // two codes in a byte
+      const bool by_columns = kind == CodedWeights::Kind::kInt4Columns;
+      tensor.shape = {stored.shape[by_columns ? 1 : 0], stored.shape[by_columns ? 0 : 1] * 8};
+      if (by_columns) {
+        tensor.places = {.stored_rows = static_cast<int32_t>(tensor.shape[0]), .is_transposed = true};
+      }
+    } else if (rank != 2) {
+      return report("a matrix");
+    }
+    return tensor;
+  }
+
+  // Adds the scales to a tensor of codes. Reports an error and returns the codes when they do not fit.
+  const TensorInfo* WithScales(const TensorInfo& stored, const std::string& scales_name) {
     const TensorInfo*& known = coded_[&stored];
     if (known != nullptr) return known;
+    std::optional<TensorInfo> tensor = TensorOfCodes(stored);
+    if (!tensor.has_value()) return &stored;
     const TensorInfo* found = checkpoint_->Find(scales_name);
-    TensorInfo tensor = stored;
-    std::vector<int64_t> shape = stored.shape;
-    const bool is_mxfp4 = scales.format == WeightFormat::kMxfp4;
-    if (is_mxfp4) {
-      if (stored.shape.size() < 3 || stored.shape.back() != 16 || stored.dtype != Dtype::kU8) {
-        Report(fmt::format("{} has shape [{}] of {}, expected 16 bytes (u8) for each 32 inputs", stored.name,
-                           fmt::join(stored.shape, ", "), DtypeName(stored.dtype)));
-        return &stored;
-      }
-      shape.pop_back();
-      tensor.shape = shape;
-      tensor.shape.back() *= 32;
-    } else if (shape.size() == 2) {
-      shape = {(shape[0] + scales.block_rows - 1) / scales.block_rows, (shape[1] + 127) / 128};
-    }
     if (found == nullptr) {
       Report(fmt::format("{} is missing", scales_name));
       return &stored;
     }
     taken_.insert(found);
+    const CodedWeights& coded = config_->coded;
+    const bool is_mxfp4 = coded.kind == CodedWeights::Kind::kMxfp4;
     if (is_mxfp4 ? found->dtype != Dtype::kU8 : !IsFloat(found->dtype)) {
       Report(fmt::format("{} has dtype {}, expected {}", scales_name, DtypeName(found->dtype),
                          is_mxfp4 ? "u8" : "a float"));
     }
-    if (found->shape != shape) ReportShape(*found, shape);
-    scales.dtype = found->dtype;
-    scales.file_idx = found->file_idx;
-    scales.extent = found->extent;
-    tensor.scales = scales;
-    known = &own_->emplace_back(std::move(tensor));
+    const int64_t num_rows = tensor->shape[tensor->shape.size() - 2], inputs = tensor->shape.back();
+    const int64_t block_rows = coded.block_rows > 0 ? coded.block_rows : std::max<int64_t>(1, num_rows);
+    const int64_t group = coded.group > 0 ? coded.group : std::max<int64_t>(1, inputs);
+    Scales scales = {.format = is_mxfp4          ? WeightFormat::kMxfp4
+                               : coded.is_int4() ? WeightFormat::kQ4_0
+                                                 : WeightFormat::kFp8,
+                     .dtype = found->dtype,
+                     .group_units = static_cast<uint16_t>(coded.group / Scales::kGroupUnit),
+                     .file_idx = found->file_idx,
+                     .extent = found->extent,
+                     .block_rows = static_cast<int32_t>(block_rows)};
+    const auto count = [](int64_t all, int64_t each) { return (all + each - 1) / each; };
+    std::vector<int64_t> expected(tensor->shape.begin(), tensor->shape.end() - 2);
+    expected.push_back(count(num_rows, block_rows));
+    expected.push_back(count(inputs, group));
+    if (coded.kind == CodedWeights::Kind::kInt4Columns) std::swap(expected[0], expected[1]);
+    // One scale, or one for each output, may be a scalar or a vector.
+    const bool is_flat = group >= inputs && found->shape.size() < 2;
+    int64_t num_found = 1;
+    for (const int64_t dim : found->shape) num_found *= dim;
+    if (is_flat ? num_found != expected[0] * expected[1] : found->shape != expected) ReportShape(*found, expected);
+    tensor->scales = scales;
+    known = &own_->emplace_back(*std::move(tensor));
     return known;
   }
 
@@ -213,6 +284,10 @@ class Mapper : public TensorSource {
       ++num_members;
     }
     const bool is_stacked = weight.expert_idx >= 0 && rule.stored.find("{expert}") == std::string_view::npos;
+    if (stored.places.has_value() && (num_members > 1 || weight.shape.size() == 3)) {
+      Report(fmt::format("{} holds several weights: GPTQ's codes of such a tensor are not read", stored.name));
+      return &tensor;
+    }
     if (weight.shape.size() == 3 && num_members > 1) return TakeHeads(stored, rule.is_transposed, tensor);
     const bool is_vector = weight.shape.size() == 1;
     if (stored.shape.size() == 1 && weight.shape.size() == 2 && weight.shape[0] == 1) {
@@ -335,7 +410,7 @@ class Mapper : public TensorSource {
   }
 
   static constexpr std::string_view kUsualPrefix = "model.layers.{layer}.";
-  static constexpr const char* kBlocksSuffix = "_blocks";
+  static constexpr std::string_view kWeight = ".weight";
 
   const ModelConfig* config_;
   const Checkpoint* checkpoint_;

@@ -292,29 +292,48 @@ void QuantiseBlocks(WeightFormat format, std::span<const float> source, std::spa
   }
 }
 
-void MakeFp8Row(std::span<const std::byte> codes, std::span<const float> scales, std::byte* target) {
+void MakeFp8Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target) {
   constexpr size_t kCodes = 128;
-  PENSTOCK_CHECK(scales.size() == (codes.size() + kCodes - 1) / kCodes);
-  for (const float scale : scales) {
-    const std::span<const std::byte> own = codes.first(std::min(codes.size(), kCodes));
-    codes = codes.subspan(own.size());
-    std::memcpy(target, &scale, sizeof(scale));
-    std::memset(std::copy(own.begin(), own.end(), target + sizeof(scale)), 0, kCodes - own.size());
-    target += sizeof(scale) + kCodes;
+  for (size_t first = 0; first < codes.size(); first += kCodes) {
+    const std::span<const std::byte> own = codes.subspan(first, std::min(codes.size() - first, kCodes));
+    std::memcpy(target, &scales[first / static_cast<size_t>(group)], sizeof(float));
+    std::memset(std::copy(own.begin(), own.end(), target + sizeof(float)), 0, kCodes - own.size());
+    target += sizeof(float) + kCodes;
   }
 }
+
+namespace {
+
+// Reorders 32 codes of four bits: from neighbours in a byte to weights i and i + 16 in a byte.
+void InterleaveHalves(const std::byte* codes, std::byte* target) {
+  for (size_t i = 0; i < 16; ++i) {
+    const int shift = i % 2 == 0 ? 0 : 4;
+    const std::byte low = codes[i / 2] >> shift & std::byte{15}, high = codes[8 + i / 2] >> shift & std::byte{15};
+    *target++ = low | high << 4;
+  }
+}
+
+}  // namespace
 
 void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> powers, std::byte* target) {
   PENSTOCK_CHECK(codes.size() == 16 * powers.size());
   for (size_t block = 0; block < powers.size(); ++block) {
     const std::byte* own = codes.data() + 16 * block;
     *target++ = powers[block];
-    // Weights i and i + 16 share a byte.
-    for (size_t i = 0; i < 16; ++i) {
-      const int shift = i % 2 == 0 ? 0 : 4;
-      const std::byte low = own[i / 2] >> shift & std::byte{15}, high = own[8 + i / 2] >> shift & std::byte{15};
-      *target++ = low | high << 4;
-    }
+    InterleaveHalves(own, target);
+    target += 16;
+  }
+}
+
+void MakeQ4_0Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target) {
+  constexpr size_t kCodeBytes = 16;
+  for (size_t first = 0; first < codes.size(); first += kCodeBytes) {
+    const std::span<const std::byte> own = codes.subspan(first, std::min(kCodeBytes, codes.size() - first));
+    std::byte block[kCodeBytes];
+    std::fill(std::copy(own.begin(), own.end(), block), std::end(block), std::byte{0x88});  // zeros
+    StoreF16(scales[2 * first / static_cast<size_t>(group)], target);
+    InterleaveHalves(block, target + 2);
+    target += 2 + kCodeBytes;
   }
 }
 

@@ -41,12 +41,17 @@ void DequantiseRow(WeightFormat format, const std::byte* row, std::span<float> t
 // DequantiseBlocks.
 void QuantiseBlocks(WeightFormat format, std::span<const float> source, std::span<std::byte> target);
 
-// Makes a row of kFp8 from its codes and one scale for each 128 of them.
-void MakeFp8Row(std::span<const std::byte> codes, std::span<const float> scales, std::byte* target);
+// Makes a row of kFp8 from its codes and one scale for each `group` of them. REQUIRES: group is a multiple of 128, or
+// at least the number of codes.
+void MakeFp8Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target);
 
 // Makes a row of kMxfp4 from codes and one E8M0 power for each 32 of them, as Hugging Face's checkpoints store them.
 // Two neighbouring codes share a byte, the first in its low half.
 void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> powers, std::byte* target);
+
+// Makes a row of kQ4_0 from codes, weight = (code - 8) * scale, and one scale for each `group` of them, which are
+// rounded to f16. Two neighbouring codes share a byte, the first in its low half. REQUIRES: group is a multiple of 32.
+void MakeQ4_0Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target);
 
 // Returns 2^(power - 127) / 2, the factor for the codes of kMxfp4, which count halves. E8M0's NaN (255) is 2^127, as in
 // GGUF and in the model's own code.

@@ -20,6 +20,8 @@ float LoadFloat(Dtype dtype, const std::byte* source, int64_t idx) {
     case Dtype::kBF16: return ToFloat(Load<BF16>(source, idx));
     case Dtype::kF8E4M3: return ToFloat(Load<F8E4M3>(source, idx));
     case Dtype::kU8: return Load<uint8_t>(source, idx);
+    case Dtype::kI32: return static_cast<float>(Load<int32_t>(source, idx));
+    case Dtype::kI64: return static_cast<float>(Load<int64_t>(source, idx));
   }
   return 0;
 }
@@ -33,6 +35,8 @@ std::string_view DtypeName(Dtype dtype) {
     case Dtype::kBF16: return "bf16";
     case Dtype::kF8E4M3: return "f8_e4m3";
     case Dtype::kU8: return "u8";
+    case Dtype::kI32: return "i32";
+    case Dtype::kI64: return "i64";
   }
   return "unknown";
 }

@@ -14,13 +14,24 @@ enum class Dtype : uint8_t {
   kBF16,
   kF8E4M3,  // codes; multiplied by their scales they are numbers
   kU8,
+  kI32,  // several codes
+  kI64,  // of no weight
 };
 
 constexpr uint64_t SizeOf(Dtype dtype) {
-  return dtype == Dtype::kF32 ? 4 : dtype == Dtype::kF16 || dtype == Dtype::kBF16 ? 2 : 1;
+  switch (dtype) {
+    case Dtype::kF32:
+    case Dtype::kI32: return 4;
+    case Dtype::kF16:
+    case Dtype::kBF16: return 2;
+    case Dtype::kF8E4M3:
+    case Dtype::kU8: return 1;
+    case Dtype::kI64: return 8;
+  }
+  return 1;
 }
 constexpr bool IsFloat(Dtype dtype) { return dtype <= Dtype::kBF16; }
-std::string_view DtypeName(Dtype dtype);  // "f32", "f16", "bf16", "f8_e4m3", "u8"
+std::string_view DtypeName(Dtype dtype);  // "f32", "f16", "bf16", "f8_e4m3", "u8", "i32", "i64"
 
 // A bfloat16 is the upper half of a float.
 struct BF16 {

@@ -152,15 +152,19 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   AddFlag(app, "--ignore-eos", flags.ignore_eos, "continue after the end-of-sequence token, up to --max-tokens");
 }
 
+void AddSourceFlags(CLI::App& app, std::string& model_dir, ConfigFlags& config) {
+  AddFlag(app, "-m,--model", model_dir, "model: a folder, a packed store or a GGUF file (or give --config)")
+      .TypeName("DIR");
+  AddFlag(app, "--config", config.path, "a model's config.json; no weights are needed").TypeName("FILE");
+  AddFlag(app, "--weights", config.weights,
+          "with --config: " + ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)))
+      .ShowDefault();
+}
+
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& schedule_help) {
   EngineOptions& engine = flags.model.engine;
   BeginGroup(app, "Model and machine");
-  AddFlag(app, "-m,--model", engine.model_dir, "model: a folder, a packed store or a GGUF file (or give --config)")
-      .TypeName("DIR");
-  AddFlag(app, "--config", flags.config_path, "a model's config.json; no weights are needed").TypeName("FILE");
-  AddFlag(app, "--weights", flags.weights,
-          "with --config: " + ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)))
-      .ShowDefault();
+  AddSourceFlags(app, engine.model_dir, flags.config);
   AddFlag(app, "--hardware", flags.hardware,
           "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "
           "(prints the presets)")

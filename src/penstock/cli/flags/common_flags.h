@@ -26,6 +26,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
 void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required = true);
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
 void AddTraceFlags(CLI::App& app, EngineOptions& engine);
+// Adds the flags that name a model, with weights or without.
+void AddSourceFlags(CLI::App& app, std::string& model_dir, ConfigFlags& config);
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& schedule_help);
 
 }  // namespace penstock::cli

@@ -17,16 +17,12 @@
 #include "penstock/plan/formats.h"
 
 namespace penstock::cli {
-namespace {
 
-absl::StatusOr<DescribedModel> DescribeModel(const DescribedFlags& flags) {
-  const bool has_folder = !flags.model.engine.model_dir.empty();
-  if (has_folder == !flags.config_path.empty()) return UsageError("give --model DIR or --config FILE");
-  return has_folder ? DescribedModel::FromFolder(flags.model.engine.model_dir)
-                    : DescribedModel::FromConfig(flags.config_path, flags.weights);
+absl::StatusOr<DescribedModel> DescribeModel(const std::string& model_dir, const ConfigFlags& config) {
+  if (model_dir.empty() == config.path.empty()) return UsageError("give --model DIR or --config FILE");
+  return config.path.empty() ? DescribedModel::FromFolder(model_dir)
+                             : DescribedModel::FromConfig(config.path, config.weights);
 }
-
-}  // namespace
 
 absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
   std::error_code error;
@@ -49,7 +45,7 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   const bool all_schedules = model_flags.schedule == "all";
   if (all_schedules) model_flags.schedule.reset();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
-  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags.model.engine.model_dir, flags.config));
   const bool is_this_machine = flags.hardware == "auto";
   // The same memory as in a run on this machine.
   if (is_this_machine) {

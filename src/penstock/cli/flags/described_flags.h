@@ -17,6 +17,8 @@ struct Described {
   EngineOptions options;
   bool all_schedules = false;  // --schedule all: side by side
 };
+// kUsage unless there is either a folder or a config.
+absl::StatusOr<DescribedModel> DescribeModel(const std::string& model_dir, const ConfigFlags& config);
 // kUsage for flags that exclude each other; kModel, kInput or kIo for faults of the files that they name.
 absl::StatusOr<Described> Describe(const DescribedFlags& flags);
 
