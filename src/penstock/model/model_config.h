@@ -171,10 +171,10 @@ struct ModelConfig {
     if (is_of_encoder(layer_idx)) return layer_idx % num_kv_layers();
     return layer_idx - encoder.num_layers - NumRecurrentBefore(layer_idx);
   }
-  // Returns whether the KV entries of a prompt of this length differ from those of a shorter one that begins alike
-  // (LongRoPE).
-  bool IsBeyondOriginalLength(int64_t prompt_length) const {
-    const auto is_beyond = [=](const Rope& r) { return &r.At(0, prompt_length) != &r.At(0, 0); };
+  // Returns whether the KV entries of a sequence that may get this long differ from those of a shorter one that begins
+  // alike (LongRoPE).
+  bool IsBeyondOriginalLength(int64_t length) const {
+    const auto is_beyond = [=](const Rope& r) { return &r.Of(length) != &r.Of(0); };
     return is_beyond(rope) || std::ranges::any_of(other_ropes, is_beyond);
   }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }

@@ -367,7 +367,7 @@ void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t la
     const int64_t reversed = num_tasks - 1 - task_idx;
     const RowRange& run = runs[reversed / num_parts];
     AttendHeads(layer_idx, kv.layer, kv.pages[run.begin - rows.begin], batch.kv_positions[run.begin], run,
-                reversed % num_parts, sight_of(batch.prompt_lengths[run.begin]), worker_idx);
+                reversed % num_parts, sight_of(batch.sequence_lengths[run.begin]), worker_idx);
   });
 }
 

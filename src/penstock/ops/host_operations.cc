@@ -165,7 +165,7 @@ void HostOperations::SetAngles(const RowBatch& batch, RowRange rows) {
       float* cos = a.cos.data() + row_idx * config.num_angles();
       float* sin = a.sin.data() + row_idx * config.num_angles();
       const auto fill = [&](const Rope& kind) {
-        const RopeFrequencies& rope = kind.At(pos, batch.prompt_lengths[row_idx]);
+        const RopeFrequencies& rope = kind.Of(batch.sequence_lengths[row_idx]);
         for (int64_t i = 0; i < num_angles; ++i) {
           const float angle = static_cast<float>(pos) * rope.frequencies[i];
           *cos++ = std::cos(angle) * rope.scale;
