@@ -36,6 +36,11 @@ ModelCost::Context ContextOf(const ModelConfig& config, const RowBatch& batch, R
     }
     return {.recurrent_rows = rows.size(), .num_states = num_sequences};
   }
+  if (config.windows_are_chunks) {
+    return SumOf(batch, rows, [&](int64_t row_idx) {
+      return batch.kv_positions[row_idx] + 1 - config.first_of_chunk(layer_idx, batch.positions[row_idx]);
+    });
+  }
   if (!config.encoder.is_on()) return ContextOf(batch, rows, config.window_of(layer_idx));
   if (config.is_of_encoder(layer_idx)) return CrossContextOf(batch, rows);
   return SumOf(batch, rows,
