@@ -198,7 +198,10 @@ class Mapper : public TensorSource {
 
   const TensorInfo* TakeWhole(const Weight& weight, const TensorInfo& stored) {
     if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
-    return &stored;
+    if (stored.name == weight.FullName()) return &stored;
+    TensorInfo& tensor = own_->emplace_back(stored);  // with our name, which packed stores keep
+    tensor.name = weight.FullName();
+    return &tensor;
   }
 
   // Returns the weight as a tensor of its own: the whole stored tensor, or the weight's rows of it.
