@@ -96,17 +96,14 @@ class CudaDeviceTest : public testing::TestWithParam<std::string> {};
 TEST_P(CudaDeviceTest, AnswersAreTheHosts) {
   const Golden golden(GetParam());
   const DescribedModel model = DescribedModel::FromFolder(golden.dir()).value();
-  const bool has_mixed_ffn = std::ranges::any_of(model.weights().layers, [](const LayerTensors& layer) {
-    if (layer.experts.empty() || layer.experts[0].gate_proj == nullptr) return false;
-    const FfnTensors& expert = layer.experts[0];
-    return ResidentFormat(*expert.gate_proj, ComputeDtype::kF32) != ResidentFormat(*expert.up_proj, ComputeDtype::kF32);
-  });
-  if (model.config().encoder.is_on() || model.config().delta_net.is_on() || has_mixed_ffn) {
-    const auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
+  const EngineOptions options = OptionsOf(golden.dir(), kSettings[0]);
+  const absl::Status computed =
+      CheckComputedOnGpus(options.device, model.config(), model.weights(), ComputeDtype::kF32);
+  if (!computed.ok()) {
+    const auto engine = Engine::Open(options);
     ASSERT_FALSE(engine.ok());
-    EXPECT_THAT(std::string(engine.status().message()),
-                testing::HasSubstr(has_mixed_ffn ? "weights that GPUs compute together with it are not"
-                                                 : "not computed on GPUs yet"));
+    EXPECT_EQ(Message(engine.status()), Message(computed));
+    EXPECT_THAT(Message(computed), testing::HasSubstr("GPUs"));
     return;
   }
   ExpectTheHostsAnswers(golden.dir(), FewRequests(golden));

@@ -244,9 +244,8 @@ TEST_F(SharedPrefixes, AreComputedOnce) {
   EXPECT_EQ(engine->stats().computed_prompt_tokens, kCommon + kRequests * kOwn);
 }
 
-// Under LongRoPE, entries depend on whether the prompt is longer than the original length.
-TEST_F(SharedPrefixes, LongPromptsOfLongRopeShareNothingWithShortOnes) {
-  const std::filesystem::path dir = testing::TempDir() + "/longrope-" + std::to_string(::getpid());
+// Writes a model with LongRoPE whose original length is 32.
+void WriteLongRopeModel(const std::filesystem::path& dir) {
   std::filesystem::copy(Golden("phimoe-tiny").dir(), dir);
   const std::string path = (dir / "config.json").string();
   json::object config = ParseJson(ReadFile(path, 1 << 20).value(), Fault::kInput)->as_object();
@@ -260,16 +259,48 @@ TEST_F(SharedPrefixes, LongPromptsOfLongRopeShareNothingWithShortOnes) {
                                         {"original_max_position_embeddings", 32}};
   std::filesystem::remove(path);
   ASSERT_TRUE(WriteFile(path, json::serialize(config)).ok());
+}
+
+// Under LongRoPE, entries depend on whether prompt and answer may get longer than the original length.
+TEST_F(SharedPrefixes, LongSequencesOfLongRopeShareNothingWithShortOnes) {
+  const std::filesystem::path dir = testing::TempDir() + "/longrope-" + std::to_string(::getpid());
+  WriteLongRopeModel(dir);
   EngineOptions options{.model_dir = dir.string(), .memory_bytes = 64 << 20, .device = "cpu", .threads = 2};
   options.batch_size = 1;
   options.context_length = 128;
   std::vector<Request> requests;
-  for (uint32_t i = 0; i < 6; ++i) {
-    requests.push_back(RequestOf(DrawTokens(20, 1) + DrawTokens(i % 2 == 0 ? 6 : 30, 10 + i), 12, 0));
+  for (uint32_t i = 0; i < 9; ++i) {  // within the original length, beyond it only with the answer, beyond it
+    requests.push_back(RequestOf(DrawTokens(18, 1) + DrawTokens(i % 3 == 2 ? 30 : 2, 10 + i), i % 3 == 0 ? 12 : 13, 0));
   }
   const std::vector<Answer> shared = RunAll(options, requests);
   options.shares_prefixes = false;
   EXPECT_EQ(shared, RunAll(options, requests));
+  std::filesystem::remove_all(dir);
+}
+
+// A sequence that grows over the original length has the long factors from its first token on, so its answer is that of
+// a pass over the whole text.
+TEST_F(SharedPrefixes, SequencesOfLongRopeHaveOneKindOfFactors) {
+  const std::filesystem::path dir = testing::TempDir() + "/longrope-" + std::to_string(::getpid());
+  WriteLongRopeModel(dir);
+  EngineOptions options{.model_dir = dir.string(), .memory_bytes = 64 << 20, .device = "cpu", .threads = 2};
+  options.context_length = 128;
+  const auto engine = Engine::Open(options);
+  ASSERT_TRUE(engine.ok()) << Message(engine.status());
+  const auto vocab_size = static_cast<size_t>((*engine)->model().vocab_size);
+  for (const int64_t max_tokens : {12, 60}) {
+    SCOPED_TRACE(max_tokens);
+    const Tokens prompt = DrawTokens(20, 1);
+    const RequestId id = (*engine)->Submit(RequestOf(prompt, max_tokens, 0)).value();
+    const Tokens answer = std::move(Finish(**engine).at(id)).token_ids;
+    ASSERT_GT(std::ssize(answer), 0);
+    const Tokens text = prompt + answer;
+    const std::vector<float> logits = (*engine)->Logits(text).value();
+    for (size_t i = 0; i < answer.size(); ++i) {
+      const auto row = logits.begin() + static_cast<int64_t>((prompt.size() - 1 + i) * vocab_size);
+      EXPECT_EQ(std::max_element(row, row + static_cast<int64_t>(vocab_size)) - row, answer[i]) << i;
+    }
+  }
   std::filesystem::remove_all(dir);
 }
 

@@ -65,6 +65,20 @@ TEST_P(RouterTest, MatchesTheOracle) {
   }
 }
 
+TEST_P(RouterTest, LogitsChooseWhereScoresAreEqual) {
+  const RouterRule rule = {.scoring = RouterRule::Scoring::kSigmoid, .renormalises = false, .chooses_by_logits = true};
+  const std::vector<float> logits = {20, 30, 25, -1};  // the sigmoids of the first three are 1 in f32
+  for (const auto& [bias, chosen] : {std::pair(std::vector<float>(), std::vector<int32_t>{1, 2}),
+                                     std::pair(std::vector<float>{0, -12, 0, 0}, std::vector<int32_t>{2, 0})}) {
+    for (const auto kernel : {table_.router_topk, &reference::RouterTopk}) {
+      const Routed routed = Route(kernel, logits, 2, rule, bias);
+      EXPECT_EQ(routed.topk_idx, chosen);
+      EXPECT_EQ(routed.topk_weights, (std::vector<float>{1, 1}));
+      EXPECT_LT(routed.probabilities[3], 0.3f);
+    }
+  }
+}
+
 TEST_P(RouterTest, WeightsFallAndRenormalisedOnesSumToOne) {
   const Routed routed = Route(table_.router_topk, RandomFloats(60, 5), 8, {});
   EXPECT_TRUE(std::is_sorted(routed.topk_weights.rbegin(), routed.topk_weights.rend()));

@@ -60,7 +60,7 @@ TEST(RankRows, AllRanksLearnTheRowsPagesAndCopiesOfAll) {
     EXPECT_EQ(all.micro_batches[1].all, (RowRange{3, 6}));
     EXPECT_THAT(all.micro_batches[0].of_rank, testing::ElementsAre(RowRange{0, 0}, RowRange{0, 1}, RowRange{1, 3}));
     EXPECT_THAT(all.batch.positions, testing::ElementsAre(0, 0, 1, 20, 20, 20));
-    EXPECT_THAT(all.batch.prompt_lengths, testing::ElementsAre(12, 12, 12, 13, 13, 13));
+    EXPECT_THAT(all.batch.sequence_lengths, testing::ElementsAre(12, 12, 12, 13, 13, 13));
     EXPECT_NE(all.batch.sequence_ids[3], all.batch.sequence_ids[4]);
     EXPECT_EQ(all.batch.sequence_ids[1], all.batch.sequence_ids[2]);
     for (int owner = 0; owner < kNumRanks; ++owner) {

@@ -31,6 +31,7 @@ WHOLE = {
     "mixtral-tiny": dict(split=9),
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
     "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
+    "llama4-tiny": {}, "qwen3vl-tiny": {}, "glm4v-tiny": {},
     "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {}, "qwen3next-tiny": {},
     "qwen35moe-tiny": {},
 }
@@ -43,6 +44,8 @@ ARCHITECTURES = {
     "MiniMaxM2ForCausalLM": "MINIMAXM2", "HunYuanMoEV1ForCausalLM": "HUNYUAN_MOE", "HYV3ForCausalLM": "HY_V3",
     "ExaoneMoeForCausalLM": "EXAONE_MOE", "MellumForCausalLM": "MELLUM", "GraniteMoeSWAForCausalLM": "GRANITE_SWA",
     "Qwen3NextForCausalLM": "QWEN3NEXT", "Qwen3_5MoeForCausalLM": "QWEN35MOE",
+    "Llama4ForCausalLM": "LLAMA4", "Qwen3VLMoeForConditionalGeneration": "QWEN3VLMOE",
+    "Glm4vMoeForConditionalGeneration": "GLM4_MOE",
 }
 # Architectures that the package does not have yet: the name in files, and an architecture with the same tensors.
 NEWER = {"HY_V3": ("hy_v3", "DOTS1"), "MELLUM": ("mellum", "QWEN3MOE"), "GRANITE_SWA": ("granite_swa", "GRANITE_MOE")}
@@ -86,6 +89,16 @@ def take_experts(tensors, config, arch, layer, old_experts):
         w1, v1, w2 = (tensors.pop(root + name).view(num, config["ffn_config"]["ffn_hidden_size"], config["d_model"])
                       for name in ("w1", "v1", "w2"))
         return {"ffn_gate_exps.weight": w1, "ffn_up_exps.weight": v1, "ffn_down_exps.weight": w2.transpose(1, 2)}
+    if arch == "LLAMA4":
+        both = tensors.pop(root + "feed_forward.experts.gate_up_proj").transpose(1, 2)
+        half = both.shape[1] // 2
+        return {"ffn_gate_exps.weight": both[:, :half], "ffn_up_exps.weight": both[:, half:],
+                "ffn_down_exps.weight": tensors.pop(root + "feed_forward.experts.down_proj").transpose(1, 2)}
+    if arch == "QWEN3VLMOE":
+        both = tensors.pop(root + "mlp.experts.gate_up_proj")
+        half = both.shape[1] // 2
+        return {"ffn_gate_exps.weight": both[:, :half], "ffn_up_exps.weight": both[:, half:],
+                "ffn_down_exps.weight": tensors.pop(root + "mlp.experts.down_proj")}
     if arch == "GPT_OSS":
         gate_up = tensors.pop(root + "mlp.experts.gate_up_proj").transpose(1, 2)
         bias = tensors.pop(root + "mlp.experts.gate_up_proj_bias")
@@ -190,7 +203,9 @@ def convert(tensors, config, arch, options):
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, NEWER[arch][1] if arch in NEWER else arch), num_layers)
     num_heads = first(config, "num_attention_heads", "n_heads")
     num_kv_heads = first(config, "num_key_value_heads", "attn_config.kv_n_heads", default=num_heads)
-    tensors = dict(tensors)
+    # The towers have a file of their own.
+    tensors = {name.replace("model.language_model.", "model."): tensor for name, tensor in tensors.items()
+               if not name.startswith("model.visual.")}
     result = {}
     for layer in range(num_layers):
         own = take_experts(tensors, config, arch, layer, options.get("old_experts", False)) \
@@ -216,7 +231,8 @@ def add_parameters(writer, config, arch, options):
     writer.add_block_count(first(config, "num_hidden_layers", "n_layers"))
     writer.add_context_length(first(config, "max_position_embeddings", "max_seq_len"))
     writer.add_embedding_length(hidden)
-    if (ffn_dim := first(config, "intermediate_size", "ffn_config.ffn_hidden_size")) is not None:
+    if (ffn_dim := first(config, "intermediate_size_mlp", "intermediate_size",
+                         "ffn_config.ffn_hidden_size")) is not None:
         writer.add_feed_forward_length(ffn_dim)
     writer.add_head_count(heads)
     writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
@@ -258,6 +274,9 @@ def add_parameters(writer, config, arch, options):
         partial = first(config, "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
                         default=0.5 if arch == "GLM4_MOE" else 1.0)
         writer.add_rope_dimension_count(int(head_dim * partial))
+    if arch == "LLAMA4":
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
     if arch in HYBRIDS:
         heads_of_values = config["linear_num_value_heads"]
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
@@ -353,7 +372,10 @@ def read_folder(folder):
     tensors = {}
     for shard in sorted(folder.glob("model*.safetensors")):
         tensors |= safetensors.torch.load_file(shard)
-    return tensors, json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    # lm_head belongs to the whole model.
+    whole = {key: config[key] for key in ("architectures", "tie_word_embeddings") if key in config}
+    return tensors, config | config.get("text_config", {}) | whole
 
 
 def take(indices):

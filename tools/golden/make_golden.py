@@ -67,10 +67,22 @@ FAMILIES = {
     "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
     "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, transformers.HunYuanMoEV1ForCausalLM),
     "exaone_moe": (transformers.ExaoneMoeConfig, transformers.ExaoneMoeForCausalLM),
+    "llama4_text": (transformers.Llama4TextConfig, transformers.Llama4ForCausalLM),
+    "llama4": (transformers.Llama4Config, transformers.Llama4ForConditionalGeneration),
+    "qwen3_vl_moe": (transformers.Qwen3VLMoeConfig, transformers.Qwen3VLMoeForConditionalGeneration),
+    "qwen3_omni_moe_thinker": (transformers.Qwen3OmniMoeThinkerConfig,
+                               transformers.Qwen3OmniMoeThinkerForConditionalGeneration),
+    "glm4v_moe": (transformers.Glm4vMoeConfig, transformers.Glm4vMoeForConditionalGeneration),
+    "ernie4_5_vl_moe": (transformers.Ernie4_5_VLMoeConfig, transformers.Ernie4_5_VLMoeForConditionalGeneration),
+    "aria": (transformers.AriaConfig, transformers.AriaForConditionalGeneration),
+    "mistral4": (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
     "flint": (transformers.FlintConfig, transformers.FlintForCausalLM),
     "hy_v3": (transformers.HYV3Config, transformers.HYV3ForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
 }
+
+# Published forms with more parts than the one that transformers computes here: the architecture, and the part's name.
+WHOLES = {"Qwen3OmniMoeForConditionalGeneration": "thinker"}
 
 LAYER = r"model\.layers\.\d+\."
 COMMON_NAMES = (r"model\.embed_tokens\.weight|model\.norm\.weight|lm_head\.weight|"
@@ -91,8 +103,11 @@ def split_variant(variant):
     config.update(variant)
     own = {key: config.pop(key, default) for key, default in
            dict(dtype="float32", layout="classic", shard="1GB", generation=None, coded=None, fp8_block_rows=128,
-                int4_group=32, gguf={}).items()}
-    return config.pop("family"), config, own
+                int4_group=32, gguf={}, parts=None, transposed=None, whole=None).items()}
+    family = config.pop("family")
+    if own["parts"]:
+        config = dict(text_config=config, tie_word_embeddings=config.get("tie_word_embeddings", False), **own["parts"])
+    return family, config, own
 
 
 def classic_config(config, family):
@@ -124,8 +139,31 @@ def read_tensors(folder):
 
 
 def load(folder, dtype):
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
+    with tempfile.TemporaryDirectory() as temporary:
+        config = json.loads((folder / "config.json").read_text())
+        if (part := next((name for name in WHOLES.values() if f"{name}_config" in config), None)) is not None:
+            # transformers does not load a part by itself.
+            (Path(temporary) / "config.json").write_text(json.dumps(config[f"{part}_config"]))
+            save_file({name.removeprefix(f"{part}."): tensor for name, tensor in read_tensors(folder).items()},
+                      Path(temporary) / "model.safetensors", metadata={"format": "pt"})
+            folder, config = Path(temporary), config[f"{part}_config"]
+        return getattr(transformers, config["architectures"][0]).from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
+
+
+def make_published(folder, own):
+    """Gives a saved model the published checkpoints' form, where that differs: transposed weights, parts of a whole."""
+    if own["transposed"]:
+        tensors = {name: tensor.transpose(-1, -2).contiguous() if re.search(own["transposed"], name) else tensor
+                   for name, tensor in read_tensors(folder).items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if own["whole"]:
+        part, architecture = WHOLES[own["whole"]], own["whole"]
+        tensors = {f"{part}.{name}": tensor for name, tensor in read_tensors(folder).items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(
+            json.dumps({"architectures": [architecture], f"{part}_config": config}, indent=2) + "\n")
 
 
 def write_model(folder, variant, seed):
@@ -136,6 +174,7 @@ def write_model(folder, variant, seed):
     model = model_class(config_class(**keys))
     dtype = getattr(torch, own["dtype"])
     copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size=own["shard"])
+    make_published(folder, own)
     weights.randomize(folder, seed)
     if own["layout"] == "classic":
         path = folder / "config.json"
@@ -153,13 +192,14 @@ def write_model(folder, variant, seed):
             f"{folder.name}: unexpected tensor {name}"
         assert tensor.dtype == dtype or "correction_bias" in name, name
     loaded = load(folder, torch.float32)
-    # The config as it is written must mean the model that it was made of.
+    # The config as it is written must mean the model that it was made of. Sums may differ: those of torch depend on where
+    # in memory a row begins.
     model.eval().set_attn_implementation("eager")
     model.set_experts_implementation("eager")
     model.load_state_dict(loaded.state_dict())
     ids = torch.arange(20)[None]
     with torch.no_grad():
-        assert torch.equal(model(ids).logits, loaded(ids).logits), folder.name
+        assert torch.allclose(model(ids).logits, loaded(ids).logits, rtol=1e-5, atol=1e-5), folder.name
     return loaded, own
 
 
@@ -174,7 +214,10 @@ def forward(model, ids):
 
     def hook_for(layer, block):
         def hook(router, _inputs, output):
-            if isinstance(output, tuple):
+            if isinstance(output, tuple) and len(output) == 2:   # Llama 4's router gives scores, which scale inputs
+                logits, experts = output[1], output[1].argmax(-1, keepdim=True)
+                weights = torch.ones_like(experts, dtype=torch.float32)
+            elif isinstance(output, tuple):
                 logits, weights, experts = output
             else:   # DBRX's router returns only the logits
                 logits, (weights, experts) = output, block.route_tokens_to_experts(output)
@@ -186,7 +229,9 @@ def forward(model, ids):
 
     handles = []
     for index, layer in enumerate(decoder(model)):
-        block = next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "ffn") if hasattr(layer, name))
+        block = next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "ffn", "feed_forward")
+                     if hasattr(layer, name))
+        block = getattr(block, "text_moe", block)
         router = getattr(block, "gate", None) or getattr(block, "router", None)
         if router is not None:
             handles.append(router.register_forward_hook(hook_for(index, block)))
@@ -198,7 +243,12 @@ def forward(model, ids):
 
 def decoder(model):
     """Returns the layers of a model."""
-    return model.model.layers if hasattr(model, "model") else model.transformer.blocks
+    for path in ("model.language_model.layers", "model.layers", "language_model.model.layers"):
+        try:
+            return model.get_submodule(path)
+        except AttributeError:
+            continue
+    return model.transformer.blocks
 
 
 def selection_keys(block, router, logits):
@@ -208,10 +258,13 @@ def selection_keys(block, router, logits):
         return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
     bias = getattr(router, "e_score_correction_bias", getattr(block, "e_score_correction_bias", None))
     keys = logits if bias is None else logits.sigmoid() + bias
+    is_mistral = type(router).__name__ == "Mistral4TopkRouter"
+    if is_mistral:   # sums of two softmax scores rank groups
+        keys = 10 * logits.softmax(-1)
     if not hasattr(router, "num_group") or getattr(router, "topk_method", "") == "greedy":
         return keys
     groups = keys.view(*keys.shape[:-1], router.num_group, -1)
-    scores = groups.amax(-1) if bias is None else groups.topk(2, dim=-1).values.sum(-1)
+    scores = groups.amax(-1) if bias is None and not is_mistral else groups.topk(2, dim=-1).values.sum(-1)
     chosen = scores.topk(router.topk_group, dim=-1).indices
     mask = torch.ones(groups.shape[:-1], dtype=torch.bool).scatter(-1, chosen, False)
     return groups.masked_fill(mask[..., None], -torch.inf).flatten(-2)
@@ -254,7 +307,7 @@ def find_prompt(model, length, generator, min_router_margin):
 
     Returns (prompt [length], continuation [NUM_NEW], margins as (logit, router)) or None.
     """
-    vocab = model.config.vocab_size
+    vocab = model.config.get_text_config().vocab_size
     for _ in range(BATCHES):
         prompts = torch.randint(3, vocab, (BATCH, length), generator=generator)
         new = greedy(model, prompts)

@@ -84,7 +84,41 @@ DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_expert
                  rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1,
                                       mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))
 
+LLAMA4 = dict(family="llama4_text", hidden_size=32, intermediate_size=24, intermediate_size_mlp=40, num_hidden_layers=4,
+              num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=4, vocab_size=96,
+              rope_parameters=dict(rope_type="default", rope_theta=5e5))
+# Towers that text does not need. Their sizes do not matter.
+LLAMA4_VISION = dict(vision_config=dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+                                        vision_output_dim=16, image_size=28, patch_size=14, projector_input_dim=16,
+                                        projector_output_dim=16))
+QWEN3_VISION = dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32,
+                                       num_position_embeddings=16, deepstack_visual_indexes=[0]))
+QWEN3_SOUND = dict(QWEN3_VISION, audio_config=dict(d_model=16, encoder_layers=1, encoder_attention_heads=2,
+                                                   encoder_ffn_dim=16, num_mel_bins=16, downsample_hidden_size=16,
+                                                   output_dim=32))
+MROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[4, 2, 2])
+QWEN3_VL = {key: value for key, value in QWEN3.items() if key not in ("norm_topk_prob", "rope_theta")}
+QWEN3_VL = dict(QWEN3_VL, family="qwen3_vl_moe", rope_parameters=MROPE, parts=QWEN3_VISION, layout="plain")
+QWEN3_OMNI = dict(QWEN3_VL, family="qwen3_omni_moe_thinker", parts=QWEN3_SOUND)
+GLM4_VISION = dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32))
+ERNIE_VL = dict({key: value for key, value in ERNIE.items() if key != "moe_layer_start_index"}, family="ernie4_5_vl_moe",
+                moe_intermediate_size=[24, 12], layout="plain",
+                rope_parameters=dict(rope_type="default", rope_theta=5e5, mrope_section=[1, 1, 2]),
+                parts=dict(vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2)))
+ARIA = dict(family="aria", hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, moe_num_experts=8, moe_topk=3, vocab_size=96, layout="plain",
+            rope_parameters=dict(rope_type="default", rope_theta=5e6),
+            parts=dict(vision_config=dict(model_type="idefics3_vision", hidden_size=16, num_hidden_layers=1,
+                                          intermediate_size=16, num_attention_heads=2, image_size=28, patch_size=14)))
+MISTRAL4 = dict(DEEPSEEK, family="mistral4", q_lora_rank=20, n_routed_experts=8, n_shared_experts=1, norm_topk_prob=True,
+                layout="plain",
+                rope_parameters=dict(type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                                     mscale_all_dim=1.0, original_max_position_embeddings=32, llama_4_scaling_beta=0.3))
+
 # Keys below are those of config.json, except these:
+#   parts                   fields of config.json beside text_config, which has the others: towers
+#   transposed              names of weights that the published checkpoints have transposed
+#   whole                   the published form, in which the model is one of several parts (WHOLES in make_golden.py)
 #   dtype                   dtype of the model files
 #   coded, fp8_block_rows, int4_group   the weights are codes of this kind (coded.py)
 #   gguf                    options of make_gguf.py
@@ -234,6 +268,45 @@ VARIANTS = {
                            layer_rope_theta=[0, 1e4, 500.0, 0, 1e6], attention_bias=True, tie_word_embeddings=True,
                            vocab_size=101,
                            layer_types=["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]),
+    "llama4-tiny": dict(LLAMA4, layout="plain"),
+    # RoPE is scaled as in Scout, where both factors of the frequencies are equal.
+    "llama4-odd": dict(LLAMA4, hidden_size=37, intermediate_size=19, intermediate_size_mlp=29, num_hidden_layers=5,
+                       num_attention_heads=6, num_key_value_heads=3, head_dim=10, num_local_experts=7,
+                       interleave_moe_layer_step=2, attention_chunk_size=13, floor_scale=5, attn_scale=0.3,
+                       use_qk_norm=False, no_rope_layers=[1, 0, 1, 1, 0], attention_bias=True, tie_word_embeddings=True,
+                       vocab_size=109, layout="plain",
+                       rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=16.0, low_freq_factor=1.0,
+                                            high_freq_factor=1.0, original_max_position_embeddings=64)),
+    "llama4-vision": dict(LLAMA4, family="llama4", attention_chunk_size=16, floor_scale=7, parts=LLAMA4_VISION,
+                          layout="plain"),
+    "qwen3vl-tiny": QWEN3_VL,
+    "qwen3vl-odd": dict(QWEN3_VL, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=3,
+                        num_attention_heads=6, num_key_value_heads=3, head_dim=10, num_experts=7, num_experts_per_tok=2,
+                        attention_bias=True, decoder_sparse_step=2, vocab_size=109, transposed=r"mlp\.experts\.",
+                        tie_word_embeddings=True, parts=QWEN3_VISION,
+                        rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 2, 1])),
+    "qwen3omni-tiny": QWEN3_OMNI,
+    "qwen3omni-whole": dict(QWEN3_OMNI, hidden_size=36, num_experts=6, num_experts_per_tok=3,
+                            whole="Qwen3OmniMoeForConditionalGeneration"),
+    "glm4v-tiny": dict({key: value for key, value in GLM4.items() if key not in ("use_qk_norm", "num_mtp_layers")},
+                       family="glm4v_moe", parts=GLM4_VISION, layout="plain",
+                       rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5,
+                                            mrope_section=[2, 1, 1])),
+    "ernie45vl-tiny": ERNIE_VL,
+    "ernie45vl-odd": dict(ERNIE_VL, hidden_size=42, intermediate_size=29, moe_intermediate_size=[19, 7],
+                          num_hidden_layers=4, num_attention_heads=7, num_key_value_heads=1, moe_num_experts=5, moe_k=2,
+                          moe_num_shared_experts=1, mlp_layer_types=["sparse", "dense", "sparse", "sparse"],
+                          tie_word_embeddings=False, vocab_size=103,
+                          rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 1])),
+    "aria-tiny": ARIA,
+    "aria-odd": dict(ARIA, hidden_size=42, intermediate_size=19, num_hidden_layers=3, num_attention_heads=7,
+                     num_key_value_heads=1, head_dim=10, moe_num_experts=5, moe_topk=2, moe_num_shared_experts=1,
+                     attention_bias=True, vocab_size=103, rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+    "mistral4-tiny": MISTRAL4,
+    "mistral4-odd": dict(MISTRAL4, hidden_size=39, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=35,
+                         q_lora_rank=None, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=7, n_routed_experts=12,
+                         n_group=4, topk_group=2, norm_topk_prob=False, rope_interleave=False, first_k_dense_replace=0,
+                         vocab_size=113),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),

@@ -198,6 +198,7 @@ std::string_view QkNormName(QkNorm norm) {
     case QkNorm::kPerHead: return "per head";
     case QkNorm::kPerHeadAfterRope: return "per head, after RoPE";
     case QkNorm::kWhole: return "all heads at once";
+    case QkNorm::kUnitAfterRope: return "per head without weights, after RoPE";
   }
   return "";
 }
@@ -210,6 +211,8 @@ int64_t NumTrue(const std::vector<bool>& of_layers, int64_t num_layers) {
 json::object RulesOf(const ModelConfig& c) {
   json::array other_thetas;
   for (const Rope& rope : c.other_ropes) other_thetas.push_back(rope.theta);
+  int64_t num_scaled = 0;
+  for (int64_t layer_idx = 0; layer_idx < c.num_layers; ++layer_idx) num_scaled += c.has_query_scale(layer_idx) ? 1 : 0;
   json::object rules = {
       {"norm", c.norm == Norm::kRms ? "RMSNorm" : "LayerNorm"},
       {"norm_eps", c.norm_eps},
@@ -217,6 +220,10 @@ json::object RulesOf(const ModelConfig& c) {
       {"qkv_bias", c.qkv_bias},
       {"sinks", c.attention_sinks},
       {"window_layers", c.sliding_window > 0 ? NumTrue(c.layer_has_window, c.num_layers) : 0},
+      {"windows_are_chunks", c.windows_are_chunks},
+      {"query_scale", c.query_scale.factor},
+      {"query_scale_period", c.query_scale.period},
+      {"query_scale_layers", num_scaled},
       {"rope_theta", c.rope.theta},
       {"rotary_dim", c.rope.rotary_dim},
       {"rope_of_neighbours", c.rope.is_interleaved},
@@ -226,6 +233,8 @@ json::object RulesOf(const ModelConfig& c) {
       {"router", ScoringName(c.router.scoring)},
       {"router_renormalises", c.router.renormalises},
       {"router_scale", c.router.scale},
+      {"router_scales_input", c.router_scales_input},
+      {"router_chooses_by_logits", c.router.chooses_by_logits},
       {"router_groups", c.router.num_groups},
       {"router_topk_groups", c.router.num_topk_groups},
       {"router_selection_bias", c.router_selection_bias},
@@ -354,13 +363,19 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (integer("rope_layers") < num_layers) rope += fmt::format(", in {} layers", integer("rope_layers"));
   if (integer("rope_layers") == 0) rope = "none";
   std::string router = text("router");
+  if (is("router_chooses_by_logits")) router += ", chosen by logits";
   if (is("router_selection_bias")) router += ", chosen with a bias";
   if (integer("router_groups") > 1) {
     router += fmt::format(", from {} of {} groups", integer("router_topk_groups"), integer("router_groups"));
   }
   if (is("router_renormalises")) router += ", weights divided by their sum";
   if (number("router_scale") != 1) router += fmt::format(", x {:g}", number("router_scale"));
+  if (is("router_scales_input")) router += ", weights multiply inputs";
   std::vector<std::pair<std::string_view, std::string>> rows = {{"norms", norms}, {"RoPE", rope}, {"router", router}};
+  if (integer("query_scale_layers") > 0) {
+    rows.emplace_back("queries", fmt::format("x 1 + {:g} log(1 + position / {}) in {} layers", number("query_scale"),
+                                             integer("query_scale_period"), integer("query_scale_layers")));
+  }
   if (const int64_t recurrent = d.at("recurrent_layers").to_number<int64_t>(); recurrent > 0) {
     rows.emplace_back(
         "recurrent",
@@ -374,7 +389,8 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   }
   std::string sees;
   if (const int64_t window = d.at("sliding_window").to_number<int64_t>(); window > 0) {
-    sees = fmt::format("the last {} positions in {} of {} layers", window, integer("window_layers"), num_layers);
+    sees = fmt::format("{} {} positions in {} of {} layers", is("windows_are_chunks") ? "chunks of" : "the last",
+                       window, integer("window_layers"), num_layers);
   }
   if (is("sinks")) sees += sees.empty() ? "attention sinks" : "; attention sinks";
   if (!sees.empty()) rows.emplace_back("window", sees);

@@ -122,7 +122,7 @@ class EngineImpl : public InstrumentedEngine {
             .max_positions = sequence.max_positions(),
             .shares_pages = shares_prefixes_ &&
                             !(policy().kv_window.on() && model_->config.num_recurrent_layers() > 0) &&
-                            !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens()),
+                            !model_->config.IsBeyondOriginalLength(sequence.max_length()),
             .num_encoded = sequence.num_encoded()};
   }
   void Admit();
@@ -355,8 +355,7 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   sequence.kv()->Open(sequence.token_ids(), first + num_rows);
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
     batch_.AddRow(sequence.token_id(pos), pos, sequence.kv()->pages(), static_cast<uint32_t>(sequence.id()),
-                  policy().kv_window,
-                  sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.num_prompt_tokens(),
+                  policy().kv_window, sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.max_length(),
                   sequence.kv()->state_pages());
     batch_.has_kv.back() = sequence.kv()->has_entries(pos) ? 1 : 0;
     sequence_of_row_.push_back(&sequence);

@@ -48,8 +48,10 @@ class Sequence {
   // Returns how many positions an encoder reads, and how many of them it has not read.
   int64_t num_encoded() const { return num_encoded_; }
   int64_t num_to_encode() const { return std::max<int64_t>(0, num_encoded_ - num_computed_); }
+  // Returns how long the sequence may get: prompt and answer together.
+  int64_t max_length() const { return num_prompt_tokens_ + sampling_.max_tokens; }
   // Returns the maximum number of positions that the sequence can take.
-  int64_t max_positions() const { return num_prompt_tokens_ - num_unwanted_ + sampling_.max_tokens; }
+  int64_t max_positions() const { return max_length() - num_unwanted_; }
   int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
   std::span<const TokenId> generated_ids() const { return token_ids().subspan(num_prompt_tokens_); }
   const TokenHistory& history() const { return history_; }

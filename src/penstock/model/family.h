@@ -21,10 +21,11 @@ namespace penstock {
 struct StoredName {
   std::string_view name;
   std::string_view stored;
-  bool is_transposed = false;   // stored as [inputs, outputs] of one expert
-  bool is_interleaved = false;  // the weights of this stored name have alternating rows
-  bool is_paired = false;       // rows that RoPE rotates together are neighbours in each head (RowPlaces::head_rows)
-  bool is_grouped = false;      // each group of heads has rows of all weights of this stored name, one after another
+  bool is_transposed = false;      // stored as [inputs, outputs] of one expert
+  bool is_interleaved = false;     // the weights of this stored name have alternating rows
+  bool is_paired = false;          // rows that RoPE rotates together are neighbours in each head (RowPlaces::head_rows)
+  bool is_grouped = false;         // each group of heads has rows of all weights of this stored name, one after another
+  bool may_be_transposed = false;  // is_transposed where the shape is [.., inputs, outputs]
 };
 
 // The family as GGUF files describe it (gguf_model.h).
@@ -54,8 +55,8 @@ struct Family {
   // never runs that code.
   bool comes_with_code = false;
 
-  // The object of config.json with the fields of the language model, where that is a part of a larger model. Fields
-  // that it does not have are those of config.json itself.
+  // The object of config.json with the fields of the language model, where that is a part of a larger model; a path if
+  // it lies in another object. Fields that it does not have are those of config.json itself.
   std::string_view config_object = {};
 
   // transformers' defaults for fields that config.json does not have.
@@ -79,8 +80,10 @@ struct Family {
   // For an encoder-decoder model: the same for the encoder's layers, whose numbers begin at 0, like the decoder's.
   std::string_view encoder_prefix = {};
   std::span<const StoredName> encoder_names = {};
-  std::span<const std::string_view> ignored_names = {};  // copies of the embedding, which checkpoints may have
-  std::string_view ignored_prefix = {};                  // of weights that text does not need, such as a vision tower's
+  std::span<const std::string_view> ignored_names = {};     // copies of the embedding, which checkpoints may have
+  std::span<const std::string_view> ignored_prefixes = {};  // of weights that text does not need: a vision tower's
+  // Experts of a higher index than num_experts, and a second gate, are for images (ERNIE 4.5 VL).
+  bool has_experts_of_images = false;
   // The activation function of the FFNs, under the name of config.json. REQUIRES: silu if FFNs are gated.
   std::string_view hidden_act = "silu";
   int64_t default_topk = 0;  // 0: config.json must have it
@@ -119,6 +122,16 @@ extern const Family kFlint;
 extern const Family kHyV3;
 extern const Family kMellum;
 extern const Family kSwitch;
+extern const Family kLlama4;
+extern const Family kLlama4Text;
+extern const Family kQwen3VlMoe;
+extern const Family kQwen3OmniMoe;
+extern const Family kQwen3OmniThinker;
+extern const Family kGlm4vMoe;
+extern const Family kMistral4;
+extern const Family kMistral3;
+extern const Family kErnie45VlMoe;
+extern const Family kAria;
 
 std::span<const Family* const> AllFamilies();
 

@@ -9,6 +9,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/model/unsupported.h"
 
 namespace penstock {
 namespace {
@@ -35,6 +36,8 @@ constexpr FieldName kKeys[] = {
     {"n_shared_experts", "expert_shared_count"},
     {"first_k_dense_replace", "leading_dense_block_count"},
     {"moe_layer_interval", "interleave_moe_layer_step"},
+    {"interleave_moe_layer_step", "interleave_moe_layer_step"},
+    {"intermediate_size_mlp", "feed_forward_length"},
     {"n_group", "expert_group_count"},
     {"topk_group", "expert_group_used_count"},
     {"routed_scaling_factor", "expert_weights_scale"},
@@ -125,6 +128,8 @@ constexpr int kMaxDots = 8;        // dots in a meaningful key
 
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
+constexpr std::string_view kFactors =
+    "rope_freqs.weight";  // for all lengths, where llama3's scaling was computed before
 
 // Makes the object that the family's config reader reads.
 class ConfigMaker {
@@ -254,7 +259,7 @@ absl::Status ConfigMaker::AddRouter() {
   if (scoring.has_value()) config_["scoring_func"] = *scoring == kSigmoidGating ? "sigmoid" : "softmax";
   PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
   // Without this key, the architecture decides.
-  constexpr std::string_view kNormed[] = {"qwen3moe", "mellum", "qwen3next", "qwen35moe"};
+  constexpr std::string_view kNormed[] = {"qwen3moe", "qwen3vlmoe", "mellum", "qwen3next", "qwen35moe"};
   if (!norm.has_value()) config_["norm_topk_prob"] = std::ranges::find(kNormed, architecture_) != std::end(kNormed);
   config_["moe_normalize_expert_weights"] = 1;
   // Here GGUF's defaults differ from config.json's.
@@ -279,8 +284,10 @@ absl::Status ConfigMaker::AddRopeScaling() {
   PENSTOCK_ASSIGN_OR_RETURN(const auto original, Integer("rope.scaling.original_context_length"));
   json::object scaling;
   if (original.has_value()) scaling["original_max_position_embeddings"] = *original;
-  const TensorInfo* long_factors = gguf_->Find(kLongFactors);
-  const TensorInfo* short_factors = gguf_->Find(kShortFactors);
+  const TensorInfo* factors = gguf_->Find(kFactors);
+  const TensorInfo* long_factors = factors == nullptr ? gguf_->Find(kLongFactors) : factors;
+  const TensorInfo* short_factors = factors == nullptr ? gguf_->Find(kShortFactors) : factors;
+  if (factors != nullptr) scaling["short_mscale"] = scaling["long_mscale"] = 1;
   if (long_factors != nullptr && short_factors != nullptr) {
     const auto array = [&](const TensorInfo& tensor) -> absl::StatusOr<json::array> {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> values, ReadFloats(*gguf_, tensor, kMaxHeadDim / 2));
@@ -420,6 +427,11 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
       gguf_->Find("blk.0.attn_q.bias") != nullptr || gguf_->Find("blk.0.attn_kv_a_mqa.bias") != nullptr;
   config_["attention_bias"] = config_["qkv_bias"] = has_bias;
   config_["use_qk_norm"] = gguf_->Find("blk.0.attn_q_norm.weight") != nullptr;
+  // Llama 4 with 128 experts has no QK norm, whose weights are none in the others.
+  if (architecture_ == "llama4") {
+    PENSTOCK_ASSIGN_OR_RETURN(const auto num_experts, Integer("expert_count"));
+    config_["use_qk_norm"] = num_experts.value_or(0) != 128;
+  }
   // The number of blocks includes the layers that predict further tokens.
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_blocks, Integer("block_count"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_further, Integer("nextn_predict_layers"));
@@ -463,7 +475,8 @@ absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& arch
     }
     return family;
   }
-  return ModelError("key 'general.architecture': '{}' is not supported; supported: {}", Excerpt(architecture), known);
+  return ModelError("key 'general.architecture': '{}' is not supported{}; supported: {}", Excerpt(architecture),
+                    LackOf(architecture), known);
 }
 
 // Refuses keys whose values differ from what Penstock computes for this family.
@@ -539,6 +552,9 @@ absl::StatusOr<std::string> GgufConfigJson(const Gguf& gguf) {
     const json::value* value = reader.Find(name.field);
     if (value != nullptr) result[json::string_view(name.field.data(), name.field.size())] = *value;
   }
+  // Fields of the text part may lie outside of its object.
+  const std::string_view part = config.family->config_object;
+  if (!part.empty()) result[json::string_view(part.data(), part.size())] = json::object();
   // The keys of the architecture were copied below its name; what they say stands in the fields above.
   for (const auto& [field, value] : object) {
     if (field != json::string_view(architecture->data(), architecture->size())) result.emplace(field, value);
@@ -560,6 +576,6 @@ std::vector<StoredName> GgufNames(const Family& family) {
   return names;
 }
 
-bool IsConfigTensor(std::string_view name) { return name == kLongFactors || name == kShortFactors; }
+bool IsConfigTensor(std::string_view name) { return name == kLongFactors || name == kShortFactors || name == kFactors; }
 
 }  // namespace penstock

@@ -38,8 +38,25 @@ void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config, int64_t defaul
       reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : default_value, 1, kMaxContext);
 }
 
-void ReadLayerTypes(ConfigReader& reader, ModelConfig& config) {
-  std::vector<bool> types = ReadNames(reader, "layer_types", "sliding_attention", "full_attention", config.num_layers);
+std::vector<int64_t> ReadIntegers(ConfigReader& reader, std::string_view field, int64_t min, int64_t max) {
+  const json::value* found = reader.Find(field);
+  if (found == nullptr) return {};
+  const std::string expected = fmt::format("a list of integers from {} to {}", min, max);
+  std::vector<int64_t> numbers;
+  const json::array* list = found->if_array();
+  if (list == nullptr) reader.Fail(field, expected, JsonTypeName(*found));
+  for (const json::value& entry : list == nullptr ? json::array() : *list) {
+    if (!entry.is_int64() || entry.get_int64() < min || entry.get_int64() > max) {
+      reader.Fail(field, expected, json::serialize(entry).substr(0, 60));
+      return {};
+    }
+    numbers.push_back(entry.get_int64());
+  }
+  return numbers;
+}
+
+void ReadLayerTypes(ConfigReader& reader, ModelConfig& config, std::string_view name_of_windows) {
+  std::vector<bool> types = ReadNames(reader, "layer_types", name_of_windows, "full_attention", config.num_layers);
   if (!types.empty()) config.layer_has_window = std::move(types);
 }
 

@@ -9,9 +9,12 @@ namespace penstock {
 // Reads `sliding_window`. Null means full attention; only an absent field takes the default.
 void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config, int64_t default_value);
 
-// Reads `layer_types`, a list of sliding_attention and full_attention, into layer_has_window, which stays unchanged
-// without the field.
-void ReadLayerTypes(ConfigReader& reader, ModelConfig& config);
+// Reads a list of integers; empty without the field or after an error.
+std::vector<int64_t> ReadIntegers(ConfigReader& reader, std::string_view field, int64_t min, int64_t max);
+
+// Reads `layer_types`, a list of sliding_attention (or another name) and full_attention, into layer_has_window, which
+// stays unchanged without the field.
+void ReadLayerTypes(ConfigReader& reader, ModelConfig& config, std::string_view name_of_windows = "sliding_attention");
 
 // Makes only layers with a window rotate. REQUIRES: layer_has_window.
 void RotateWithWindowOnly(ModelConfig& config);

@@ -10,6 +10,7 @@
 #include "penstock/model/config_reader.h"
 #include "penstock/model/family.h"
 #include "penstock/model/generation_config.h"
+#include "penstock/model/unsupported.h"
 
 namespace penstock {
 namespace {
@@ -27,13 +28,23 @@ absl::StatusOr<const Family*> ReadFamily(const ConfigReader& reader) {
   const std::string name(architectures->get_array()[0].get_string());
   const Family* family = FindFamily(name);
   if (family == nullptr) {
-    return ModelError("config.json: field 'architectures': '{}' is not supported{}; supported: {}", name,
-                      reader.Find("auto_map") == nullptr ? "" : " (the model's own, custom code is never run)", known);
+    const std::string lack = LackOf(name);
+    const bool has_code = lack.empty() && reader.Find("auto_map") != nullptr;
+    return ModelError("config.json: field 'architectures': '{}' is not supported{}{}; supported: {}", name, lack,
+                      has_code ? " (the model's own, custom code is never run)" : "", known);
   }
   if (reader.Find("auto_map") != nullptr && !family->comes_with_code) {
     return ModelError("config.json: field 'auto_map': the model needs its own code; custom code is never run");
   }
   return family;
+}
+
+// Returns the object at a path ("thinker_config.text_config"), or nullptr.
+const json::object* FindObject(const json::object& object, std::string_view path) {
+  const size_t dot = path.find('.');
+  const json::value* found = object.if_contains(json::string_view(path.data(), std::min(dot, path.size())));
+  if (found == nullptr || !found->is_object()) return nullptr;
+  return dot == std::string_view::npos ? &found->get_object() : FindObject(found->get_object(), path.substr(dot + 1));
 }
 
 void ReadCommon(ConfigReader& reader, ModelConfig& config) {
@@ -178,6 +189,11 @@ void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config)
 
 }  // namespace
 
+float QueryScale::At(int64_t position) const {
+  // In f32, as in the reference implementation.
+  return std::log1p(std::floor(static_cast<float>(position + offset) / static_cast<float>(period))) * factor + 1;
+}
+
 int64_t ModelConfig::NumRecurrentBefore(int64_t layer_idx) const {
   if (layer_is_recurrent.empty()) return 0;
   return std::count(layer_is_recurrent.begin(), layer_is_recurrent.begin() + layer_idx, true);
@@ -202,15 +218,24 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   family.read_config(reader, config);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
+  // With MLA, a fraction is that of a head before its keys are compressed (Mistral 4).
+  const Mla& mla = config.mla;
+  const bool is_part = mla.is_on() && family.takes_partial_rotary;
+  const int64_t mla_dim = is_part ? mla.nope_dim + mla.rope_dim : mla.rope_dim;
   ReadRopes(reader,
-            {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
+            {.dim = mla.is_on() ? mla_dim : config.head_dim,
              .theta = family.default_rope_theta,
-             .partial_factor = family.default_partial_rotary,
+             .partial_factor = is_part ? static_cast<double>(mla.rope_dim) / static_cast<double>(mla_dim)
+                                       : family.default_partial_rotary,
              .takes_part = family.takes_partial_rotary,
              .scaling = family.default_rope_scaling,
              .max_positions = config.max_positions,
              .takes_alpha = family.takes_rope_alpha},
             config);
+  if (is_part && config.rope.rotary_dim != mla.rope_dim) {
+    reader.FailRelation(
+        fmt::format("{} dims of a head rotate, expected qk_rope_head_dim {}", config.rope.rotary_dim, mla.rope_dim));
+  }
   if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   if (family.yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;
   config.coded = ReadCodedWeights(reader);
@@ -228,11 +253,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   json::object& object = parsed->get_object();
   PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(ConfigReader("config.json", object)));
   if (!family->config_object.empty()) {
-    const json::value* part = object.if_contains(family->config_object);
-    if (part == nullptr || !part->is_object()) {
-      return ModelError("config.json: field '{}': expected an object", family->config_object);
+    const json::object* part = FindObject(object, family->config_object);
+    if (part == nullptr) return ModelError("config.json: field '{}': expected an object", family->config_object);
+    for (const auto& [name, value] : json::object(*part)) {
+      // lm_head belongs to the whole model.
+      if (name != "tie_word_embeddings" || !object.contains(name)) object[name] = value;
     }
-    for (const auto& [name, value] : json::object(part->get_object())) object[name] = value;
   }
   ConfigReader reader("config.json", object);
   reader.SetNames(family->field_names);

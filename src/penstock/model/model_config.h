@@ -24,6 +24,7 @@ enum class QkNorm : uint8_t {
   kPerHead,           // RMSNorm over head_dim of each head (Qwen3)
   kPerHeadAfterRope,  // RMSNorm over head_dim of each head after RoPE (Hunyuan); the other kinds come before RoPE
   kWhole,             // RMSNorm over all heads of a row at once (OLMoE)
+  kUnitAfterRope,     // as kPerHeadAfterRope, but without weights, and only in layers that rotate (Llama 4)
 };
 
 // Multi-head latent attention (DeepSeek-V2, section 2.1). A position's K and V are stored as one compressed vector for
@@ -91,6 +92,18 @@ struct Encoder {
   bool is_on() const { return num_layers > 0; }
 };
 
+// The temperature of attention (Nakanishi 2025): q at a position is multiplied by
+// 1 + factor * log(1 + floor((position + offset) / period)).
+struct QueryScale {
+  float factor = 0;  // 0: no such scale
+  int64_t period = 1;
+  int64_t offset = 0;
+  bool is_for_rotating = false;  // layers with RoPE have it, too
+
+  bool is_on() const { return factor != 0; }
+  float At(int64_t position) const;
+};
+
 struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab_size = 0;
@@ -128,10 +141,15 @@ struct ModelConfig {
   bool attention_sinks = false;        // a learned number for each head joins its softmax
   int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: no limit
   std::vector<bool> layer_has_window;  // [num_layers]; empty: all layers have one
+  // Positions are cut into chunks of sliding_window, and a position sees those of its own chunk before it (Llama 4).
+  bool windows_are_chunks = false;
+  QueryScale query_scale;
 
   RouterRule router;
   bool router_bias = false;            // added to logits
   bool router_selection_bias = false;  // added to scores only to choose experts
+  // A chosen expert's weight multiplies its input, not its output (Llama 4). Then num_topk is 1.
+  bool router_scales_input = false;
   GluRule glu;
   bool is_gated = true;  // false: hidden = max(0, up . x), and FFNs have no gate_proj
   bool expert_bias = false;
@@ -164,10 +182,10 @@ struct ModelConfig {
     if (is_of_encoder(layer_idx)) return layer_idx % num_kv_layers();
     return layer_idx - encoder.num_layers - NumRecurrentBefore(layer_idx);
   }
-  // Returns whether the KV entries of a prompt of this length differ from those of a shorter one that begins alike
-  // (LongRoPE).
-  bool IsBeyondOriginalLength(int64_t prompt_length) const {
-    const auto is_beyond = [=](const Rope& r) { return &r.At(0, prompt_length) != &r.At(0, 0); };
+  // Returns whether the KV entries of a sequence that may get this long differ from those of a shorter one that begins
+  // alike (LongRoPE).
+  bool IsBeyondOriginalLength(int64_t length) const {
+    const auto is_beyond = [=](const Rope& r) { return &r.Of(length) != &r.Of(0); };
     return is_beyond(rope) || std::ranges::any_of(other_ropes, is_beyond);
   }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }
@@ -188,6 +206,14 @@ struct ModelConfig {
   // Returns how many positions a position sees in a layer; 0: no limit.
   int64_t window_of(int64_t layer_idx) const {
     return layer_has_window.empty() || layer_has_window[layer_idx] ? sliding_window : 0;
+  }
+  // Returns the first position that a position sees in a layer with chunks; 0 in others.
+  int64_t first_of_chunk(int64_t layer_idx, int64_t pos) const {
+    const int64_t chunk = windows_are_chunks ? window_of(layer_idx) : 0;
+    return chunk > 0 ? pos / chunk * chunk : 0;
+  }
+  bool has_query_scale(int64_t layer_idx) const {
+    return query_scale.is_on() && (query_scale.is_for_rotating || rope_of(layer_idx) == kNoRope);
   }
   int64_t NumRecurrentBefore(int64_t layer_idx) const;
   int64_t num_moe_layers() const;

@@ -73,13 +73,12 @@ void ReadLlama3(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   const auto factor = static_cast<float>(reader.NumberOr("factor", 8, 1e-3, 1e6));
   const double low = reader.NumberOr("low_freq_factor", 1, 1e-6, 1e6);
   const double high = reader.NumberOr("high_freq_factor", 4, 1e-6, 1e6);
-  if (low == high) reader.FailRelation("low_freq_factor and high_freq_factor are equal");
   for (const float frequency : Usual(config).frequencies) {
     const double wavelength = 2 * std::numbers::pi / frequency;
     float& scaled = rope.usual.frequencies.emplace_back(frequency);
     if (wavelength > original / low) {
       scaled = frequency / factor;
-    } else if (wavelength >= original / high) {
+    } else if (wavelength >= original / high && low != high) {
       const auto smooth = static_cast<float>((original / wavelength - low) / (high - low));
       scaled = (1 - smooth) * frequency / factor + smooth * frequency;
     }

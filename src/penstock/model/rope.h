@@ -21,17 +21,15 @@ struct Rope {
   int64_t rotary_dim = 0;       // even; the first dimensions of a head (the last in MLA)
   bool is_interleaved = false;  // pairs are (2 i, 2 i + 1), not (i, i + rotary_dim / 2)
   RopeFrequencies usual;
-  // LongRoPE (Ding et al. 2024): for sequences longer than original_positions; empty elsewhere.
+  // LongRoPE (Ding et al. 2024): for sequences that may get longer than original_positions; empty elsewhere.
   RopeFrequencies longer;
   int64_t original_positions = 0;
   // The factor of q . k under YaRN in models that have mscale_all_dim (DeepSeek); 1 elsewhere.
   float attention_factor = 1;
 
-  // Returns the frequencies of a row at `pos` of a sequence whose prompt has `prompt_length` tokens.
-  const RopeFrequencies& At(int64_t pos, int64_t prompt_length) const {
-    const bool is_long =
-        !longer.frequencies.empty() && (pos >= original_positions || prompt_length > original_positions);
-    return is_long ? longer : usual;
+  // Returns the frequencies of all rows of a sequence that may get this long.
+  const RopeFrequencies& Of(int64_t length) const {
+    return !longer.frequencies.empty() && length > original_positions ? longer : usual;
   }
   bool operator==(const Rope&) const = default;
 };

@@ -15,6 +15,7 @@ inline constexpr int64_t kMaxExpertGroups = 64;
 //   chosen are the num_topk experts with the largest score + selection bias (0 where a model has none) in the
 //   num_topk_groups best groups. A group ranks by its largest score (DeepSeek-V2, "group_limited_greedy") or by the
 //   sum of its two largest (DeepSeek-V3, "noaux_tc"). Groups are runs of neighbouring experts, all of one size;
+//   Where `chooses_by_logits`, the largest logit + selection bias wins instead;
 //   weight = score, divided by the sum over the chosen where `renormalises`, times `scale`.
 // kSparsemixer (Phi-3.5-MoE; Liu et al. 2024) chooses the largest logit, then the largest of the others. The weight of
 // each is its softmax over experts not yet chosen whose logits are less than 2 * jitter below it, relative to the
@@ -30,6 +31,7 @@ struct RouterRule {
   int32_t num_topk_groups = 1;
   float scale = 1;
   float jitter = 0;
+  bool chooses_by_logits = false;  // logits take the place of scores in the choice; only with one group
 };
 
 // hidden = g * 1 / (1 + exp(-alpha * g)) * (u + up_offset), where g is gate and u is up. With a limit, g is at most the

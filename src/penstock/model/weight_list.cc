@@ -73,7 +73,7 @@ class LayerMapper {
       layer.v_bias = Vector("self_attn.v_proj.bias", c.kv_dim());
     }
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
-    if (c.qk_norm != QkNorm::kNone) {
+    if (c.qk_norm != QkNorm::kNone && c.qk_norm != QkNorm::kUnitAfterRope) {
       const bool whole = c.qk_norm == QkNorm::kWhole;
       layer.q_norm = Norm("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
       layer.k_norm = Norm("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);

@@ -1,6 +1,7 @@
 #include "penstock/model/weight_map.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <string>
 #include <utility>
@@ -95,8 +96,8 @@ class Mapper : public TensorSource {
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
       // Old checkpoints store the RoPE frequencies, which follow from the config.
       if (taken_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq") || IsOfMtpLayer(tensor)) continue;
-      const std::string_view ignored = config_->family->ignored_prefix;
-      if (!ignored.empty() && tensor.name.starts_with(ignored)) continue;
+      const auto has_prefix = [&](std::string_view prefix) { return tensor.name.starts_with(prefix); };
+      if (std::ranges::any_of(config_->family->ignored_prefixes, has_prefix) || IsOfImageExperts(tensor)) continue;
       if (checkpoint_->format() == Checkpoint::Format::kGguf && IsConfigTensor(tensor.name)) continue;
       Report(fmt::format("{} is not part of such a model", tensor.name));
     }
@@ -267,13 +268,17 @@ class Mapper : public TensorSource {
 
   const TensorInfo* TakeWhole(const Weight& weight, const TensorInfo& stored) {
     if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
-    return &stored;
+    if (stored.name == weight.FullName()) return &stored;
+    TensorInfo& tensor = own_->emplace_back(stored);  // with our name, which packed stores keep
+    tensor.name = weight.FullName();
+    return &tensor;
   }
 
   // Returns the weight as a tensor of its own: the whole stored tensor, or the weight's rows of it.
   const TensorInfo* TakePart(const Weight& weight, StoredName rule, const TensorInfo& stored) {
     // Coded tensors are not transposed: an output's inputs lie in one row.
     if (stored.scales.has_value() && weight.shape.size() < 3) rule.is_transposed = false;
+    if (rule.may_be_transposed) rule.is_transposed = stored.shape.back() != weight.shape.back();
     TensorInfo& tensor = own_->emplace_back(stored);
     tensor.name = weight.FullName();
     tensor.shape = weight.shape;
@@ -315,9 +320,12 @@ class Mapper : public TensorSource {
       ReportShape(stored, expected);
       return &tensor;
     }
+    // The second row of a selection bias is that of the experts of images.
+    const bool has_image_row = is_vector && config_->family->has_experts_of_images && stored.shape.size() == 2 &&
+                               stored.shape[0] == 2 && stored_rows == 2 * own_rows;
     Rows& rows = rows_taken_[{&stored, weight.expert_idx}];
     const int64_t first = rule.is_interleaved ? member_idx : rows.taken / (rule.is_grouped ? weight.num_groups : 1);
-    rows.taken += own_rows;
+    rows.taken += has_image_row ? stored_rows : own_rows;
     rows.stored = stored_rows;
     if (rows.taken > rows.stored) return &tensor;  // Finish() reports it
     if (tensor.scales.has_value()) {
@@ -399,6 +407,17 @@ class Mapper : public TensorSource {
       if (tensor.name.starts_with(prefix)) return true;
     }
     return false;
+  }
+
+  bool IsOfImageExperts(const TensorInfo& tensor) const {
+    if (!config_->family->has_experts_of_images) return false;
+    if (tensor.name.ends_with(".mlp.gate.weight_1")) return true;
+    constexpr std::string_view kExperts = ".mlp.experts.";
+    const size_t begin = tensor.name.find(kExperts);
+    int64_t expert_idx = -1;
+    if (begin == std::string::npos) return false;
+    std::from_chars(tensor.name.data() + begin + kExperts.size(), tensor.name.data() + tensor.name.size(), expert_idx);
+    return expert_idx >= config_->num_experts;
   }
 
   void ReportShape(const TensorInfo& stored, std::span<const int64_t> expected) {

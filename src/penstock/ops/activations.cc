@@ -78,6 +78,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   VisitDeltaNet(a.delta_net, config.delta_net, rows, visit);  // ranks do not share such heads
   visit(a.cos, attended_rows * config.num_angles());
   visit(a.sin, attended_rows * config.num_angles());
+  visit(a.query_scales, config.query_scale.is_on() ? attended_rows : 0);
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
   if (is_heads) {
     visit(a.gemm_input, attended_rows * kernels::RowBytes(formats.attention, config.model_dim));

@@ -101,6 +101,7 @@ struct Activations {
   DeltaNetRows delta_net;
   std::span<float> cos;                // [num_rows, num_angles]
   std::span<float> sin;                // [num_rows, num_angles]
+  std::span<float> query_scales;       // [num_rows]: QueryScale of the rows' positions, if the model has it
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]
   std::span<float> router_logits;      // [num_rows, num_experts]; probabilities after Route()
   std::span<int32_t> topk_idx;         // [num_rows, num_topk]

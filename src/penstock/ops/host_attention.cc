@@ -28,19 +28,30 @@ void NormHeads(const OpContext& context, std::span<const float> weight, float* r
                         .out_stride = dim});
 }
 
-// Applies QK norm, clamp and RoPE in this order. With kPerHeadAfterRope the norm comes last.
-void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
+void ScaleQuery(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
+  if (!context.config.has_query_scale(layer_idx)) return;
+  Activations& a = context.activations;
+  float* const q = a.q.data() + row_idx * context.config.q_dim();
+  for (int64_t i = 0; i < context.config.q_dim(); ++i) q[i] *= a.query_scales[row_idx];
+}
+
+// Applies QK norm, clamp, RoPE and the query's scale in this order; some kinds of QK norm come after RoPE. `ones` are
+// the weights of kUnitAfterRope.
+void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx, std::span<const float> ones) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   float* q = a.q.data() + row_idx * config.q_dim();
   float* k = a.k.data() + row_idx * config.kv_dim();
   float* v = a.v.data() + row_idx * config.kv_dim();
+  const bool is_unit = config.qk_norm == QkNorm::kUnitAfterRope;
   const auto norm = [&] {
     const LayerWeights& layer = context.weights.layer(layer_idx);
-    NormHeads(context, layer.q_norm, q, config.q_dim());
-    NormHeads(context, layer.k_norm, k, config.kv_dim());
+    if (is_unit && config.rotary_dim_of(layer_idx) == 0) return;
+    NormHeads(context, is_unit ? ones : layer.q_norm, q, config.q_dim());
+    NormHeads(context, is_unit ? ones : layer.k_norm, k, config.kv_dim());
   };
-  if (config.qk_norm != QkNorm::kPerHeadAfterRope) norm();
+  const bool is_after_rope = is_unit || config.qk_norm == QkNorm::kPerHeadAfterRope;
+  if (!is_after_rope) norm();
   if (config.clip_qkv > 0) {
     Clip(config.clip_qkv, q, config.q_dim());
     Clip(config.clip_qkv, k, config.kv_dim());
@@ -58,7 +69,8 @@ void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
   rope.num_heads = config.num_kv_heads;
   rope.x = k;
   context.kernels.rope(rope);
-  if (config.qk_norm == QkNorm::kPerHeadAfterRope) norm();
+  if (is_after_rope) norm();
+  ScaleQuery(context, layer_idx, row_idx);
 }
 
 // Writes the row's K and V to its KV page.
@@ -79,16 +91,20 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
   }
 }
 
-// Returns runs of rows of one sequence at consecutive positions that see the same pages. A run has at most `max_rows`
-// rows, which attention takes at once.
-std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_t max_rows) {
+// Returns runs of rows of one sequence at consecutive positions that see the same pages, from the same first position
+// on in a layer with chunks. A run has at most `max_rows` rows, which attention takes at once.
+std::vector<RowRange> AttentionRuns(const ModelConfig& config, const RowBatch& batch, RowRange rows,
+                                    int64_t layer_idx) {
+  const int64_t max_rows = AttentionRows(config);
+  const auto first_of = [&](int64_t row_idx) { return config.first_of_chunk(layer_idx, batch.positions[row_idx]); };
   std::vector<RowRange> runs;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     if (!runs.empty()) {
       RowRange& run = runs.back();
       if (run.size() < max_rows && batch.sequence_ids[row_idx] == batch.sequence_ids[run.begin] &&
           batch.kv_pages[row_idx].data() == batch.kv_pages[run.begin].data() &&
-          batch.positions[row_idx] == batch.positions[run.begin] + run.size()) {
+          batch.positions[row_idx] == batch.positions[run.begin] + run.size() &&
+          first_of(row_idx) == first_of(run.begin)) {
         ++run.end;
         continue;
       }
@@ -126,7 +142,7 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
        .kv_format = layer.format,
        .head_offset_bytes = layer.head_offset_bytes(kv_head_idx),
        .pos = pos,
-       .window = config.window_of(layer_idx),
+       .window = config.windows_are_chunks ? 0 : config.window_of(layer_idx),
        .first = sight.first,
        .end = sight.end,
        .scale = config.attention_scale,
@@ -138,10 +154,12 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
        .out_stride = config.attended_dim()});
 }
 
-HostOperations::Sight HostOperations::SightOf(int64_t prompt_length, int64_t layer_idx) const {
-  if (!context_.config.encoder.is_on()) return {};
+HostOperations::Sight HostOperations::SightOf(const RowBatch& batch, int64_t row_idx, int64_t layer_idx) const {
+  const ModelConfig& config = context_.config;
+  if (!config.encoder.is_on()) return {.first = config.first_of_chunk(layer_idx, batch.positions[row_idx])};
+  const int64_t prompt_length = batch.sequence_lengths[row_idx];
   // The decoder's positions follow the prompt's.
-  if (!context_.config.is_of_encoder(layer_idx)) return {.first = prompt_length, .bias = decoder_bias_.data()};
+  if (!config.is_of_encoder(layer_idx)) return {.first = prompt_length, .bias = decoder_bias_.data()};
   return {.end = prompt_length, .bias = encoder_bias_.data()};
 }
 
@@ -189,8 +207,8 @@ void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
                  {layer.k_proj, layer.k_bias, a.k, config.kv_dim()},
                  {layer.v_proj, layer.v_bias, a.v, config.kv_dim()}});
   if (config.attention_gate) Project(rows, {{layer.gate_proj, {}, a.attention_gate, config.attended_dim()}});
-  context_.pool.ParallelFor(rows.size(),
-                            [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx); });
+  context_.pool.ParallelFor(
+      rows.size(), [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx, unit_norm_); });
 }
 
 namespace {
@@ -324,6 +342,7 @@ void HostOperations::RotateMla(RowRange rows, int64_t layer_idx) {
     rope.num_heads = 1;
     rope.x = k_row + mla.kv_lora_rank;
     context_.kernels.rope(rope);
+    ScaleQuery(context_, layer_idx, row);
   });
 }
 
@@ -352,13 +371,13 @@ void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
 
 void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
   if (context_.config.is_recurrent(layer_idx)) return AdvanceState(batch, rows, layer_idx, *kv.states);
-  AttendRuns(batch, rows, layer_idx, kv, [&](int64_t prompt_length) { return SightOf(prompt_length, layer_idx); });
+  AttendRuns(batch, rows, layer_idx, kv, [&](int64_t row_idx) { return SightOf(batch, row_idx, layer_idx); });
 }
 
 void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv,
-                                absl::FunctionRef<Sight(int64_t prompt_length)> sight_of) {
+                                absl::FunctionRef<Sight(int64_t row_idx)> sight_of) {
   const ModelConfig& config = context_.config;
-  const std::vector<RowRange> runs = AttentionRuns(batch, rows, AttentionRows(config));
+  const std::vector<RowRange> runs = AttentionRuns(config, batch, rows, layer_idx);
   const int64_t num_parts = config.num_kv_heads * PartsOfKvHead(config);
   const auto num_tasks = static_cast<int64_t>(runs.size()) * num_parts;
   context_.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
@@ -367,7 +386,7 @@ void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t la
     const int64_t reversed = num_tasks - 1 - task_idx;
     const RowRange& run = runs[reversed / num_parts];
     AttendHeads(layer_idx, kv.layer, kv.pages[run.begin - rows.begin], batch.kv_positions[run.begin], run,
-                reversed % num_parts, sight_of(batch.prompt_lengths[run.begin]), worker_idx);
+                reversed % num_parts, sight_of(run.begin), worker_idx);
   });
 }
 
@@ -401,7 +420,8 @@ void HostOperations::PreCross(RowRange rows, int64_t layer_idx) {
 }
 
 void HostOperations::AttendCross(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
-  AttendRuns(batch, rows, layer_idx, kv, [](int64_t prompt_length) -> Sight { return {.end = prompt_length}; });
+  AttendRuns(batch, rows, layer_idx, kv,
+             [&](int64_t row_idx) -> Sight { return {.end = batch.sequence_lengths[row_idx]}; });
 }
 
 void HostOperations::PostCross(RowRange rows, int64_t layer_idx) {

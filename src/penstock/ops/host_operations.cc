@@ -124,6 +124,9 @@ RowsView ExpertInput(const OpContext& context) {
 
 HostOperations::HostOperations(const OpContext& context) : context_(context) {
   context_.prefetching = FasterPrefetching(context.kernels);
+  if (context.config.qk_norm == QkNorm::kUnitAfterRope) {
+    unit_norm_.assign(static_cast<size_t>(context.config.head_dim), 1.0f);
+  }
   if (!context.config.encoder.is_on()) return;
   const OuterWeights& outer = context.weights.outer();
   encoder_bias_ = BiasOfDistances(outer.encoder_bias, /*is_of_encoder=*/true, context.config);
@@ -162,10 +165,11 @@ void HostOperations::SetAngles(const RowBatch& batch, RowRange rows) {
     for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       // Angles are in f32, as in the reference implementation.
       const int64_t pos = batch.positions[row_idx];
+      if (config.query_scale.is_on()) a.query_scales[row_idx] = config.query_scale.At(pos);
       float* cos = a.cos.data() + row_idx * config.num_angles();
       float* sin = a.sin.data() + row_idx * config.num_angles();
       const auto fill = [&](const Rope& kind) {
-        const RopeFrequencies& rope = kind.At(pos, batch.prompt_lengths[row_idx]);
+        const RopeFrequencies& rope = kind.Of(batch.sequence_lengths[row_idx]);
         for (int64_t i = 0; i < num_angles; ++i) {
           const float angle = static_cast<float>(pos) * rope.frequencies[i];
           *cos++ = std::cos(angle) * rope.scale;
@@ -232,6 +236,7 @@ void HostOperations::RouteByTable(RowRange rows, int64_t layer_idx, const Expert
   const int64_t first = rows.begin * context_.config.num_topk, count = rows.size() * context_.config.num_topk;
   std::copy_n(table.choices.begin() + first, count, a.topk_idx.begin() + first);
   std::copy_n(table.weights.begin() + first, count, a.topk_weights.begin() + first);
+  ScaleInputs(rows);
 }
 
 void HostOperations::Route(RowRange rows, int64_t layer_idx) {
@@ -239,6 +244,21 @@ void HostOperations::Route(RowRange rows, int64_t layer_idx) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   ApplyGate(context_, rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
+  ScaleInputs(rows);
+}
+
+void HostOperations::ScaleInputs(RowRange rows) {
+  if (!context_.config.router_scales_input) return;
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
+      float* const normed = a.normed.data() + row_idx * dim;
+      for (int64_t d = 0; d < dim; ++d) normed[d] *= a.topk_weights[row_idx];
+      a.topk_weights[row_idx] = 1;
+    }
+    PrepareRows(context_, a.normed, dim, part, context_.row_formats.ffn, a.ffn_input);
+  });
 }
 
 void HostOperations::LimitExperts(const RowBatch& batch, RowRange rows) {

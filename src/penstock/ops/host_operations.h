@@ -85,12 +85,14 @@ class HostOperations : public Operations {
     int64_t end = 0;
     const float* bias = nullptr;  // of all heads
   };
-  Sight SightOf(int64_t prompt_length, int64_t layer_idx) const;
+  Sight SightOf(const RowBatch& batch, int64_t row_idx, int64_t layer_idx) const;
   void AttendRuns(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv,
-                  absl::FunctionRef<Sight(int64_t prompt_length)> sight_of);
+                  absl::FunctionRef<Sight(int64_t row_idx)> sight_of);
   void AttendHeads(int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
                    RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx);
   void NormForExperts(RowRange rows, int64_t layer_idx);
+  // Multiplies ffn_input by the weights of the choices, which then become 1. REQUIRES: num_topk is 1.
+  void ScaleInputs(RowRange rows);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   void RotateMla(RowRange rows, int64_t layer_idx);
   // The parts of a layer with DeltaNet (host_delta_net.cc): what PreAttention() and Attend() are in others, and what
@@ -105,6 +107,7 @@ class HostOperations : public Operations {
 
   OpContext context_;
   std::vector<float> encoder_bias_, decoder_bias_;  // BiasOfDistances()
+  std::vector<float> unit_norm_;                    // [head_dim]: the weights of QkNorm::kUnitAfterRope
 };
 
 }  // namespace penstock

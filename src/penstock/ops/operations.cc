@@ -13,7 +13,7 @@ void RowBatch::Clear() {
   has_kv.clear();
   state_copies.clear();
   sequence_ids.clear();
-  prompt_lengths.clear();
+  sequence_lengths.clear();
   logit_rows.clear();
   wants_best_only = false;
   draws_tokens = false;
@@ -23,12 +23,12 @@ void RowBatch::Clear() {
 }
 
 void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
-                      const KvWindow& window, int64_t prompt_length, std::span<std::byte* const> of_state) {
+                      const KvWindow& window, int64_t sequence_length, std::span<std::byte* const> of_state) {
   const bool goes_on = num_rows() > 0 && sequence_ids.back() == sequence_id;
   token_ids.push_back(token_id);
   positions.push_back(pos);
   sequence_ids.push_back(sequence_id);
-  prompt_lengths.push_back(prompt_length);
+  sequence_lengths.push_back(sequence_length);
   state_pages.push_back(of_state);
   has_kv.push_back(0);
   kv_positions.push_back(window.KvPosition(pos));
@@ -48,7 +48,7 @@ IndexRange LayersOf(const ModelConfig& config, bool encodes) {
 }
 
 bool Encodes(const ModelConfig& config, const RowBatch& batch) {
-  return config.encoder.is_on() && batch.num_rows() > 0 && batch.positions[0] < batch.prompt_lengths[0];
+  return config.encoder.is_on() && batch.num_rows() > 0 && batch.positions[0] < batch.sequence_lengths[0];
 }
 
 void Operations::SetAngles(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }

@@ -43,8 +43,9 @@ struct RowBatch {
   std::vector<uint32_t> sequence_ids;                    // [num_rows]: rows of one sequence are neighbours
   std::vector<char> has_kv;             // [num_rows]: 1 if the row's KV entries exist, and only the state advances
   std::vector<StateCopy> state_copies;  // in the order of their rows
-  // [num_rows]: prompt lengths of the rows' sequences; with an encoder, without what the decoder begins with
-  std::vector<int64_t> prompt_lengths;
+  // [num_rows]: how long the rows' sequences may get, prompt and answer together. With an encoder, the length of the
+  // prompt without what the decoder begins with.
+  std::vector<int64_t> sequence_lengths;
   std::vector<int64_t> logit_rows;  // rows whose logits are wanted
   bool wants_best_only = false;     // only the token with the largest logit is wanted
   bool draws_tokens = false;        // in a simulation: tokens are drawn at random
@@ -55,7 +56,7 @@ struct RowBatch {
   void Clear();
   // `pages` and `state_pages` are the sequence's and outlive the batch; empty in a simulation.
   void AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
-              const KvWindow& window, int64_t prompt_length = 0, std::span<std::byte* const> of_state = {});
+              const KvWindow& window, int64_t sequence_length = 0, std::span<std::byte* const> of_state = {});
 
  private:
   std::deque<std::vector<std::byte*>> windows_;  // the lists of pages that rows with a window see

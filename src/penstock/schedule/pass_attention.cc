@@ -31,12 +31,14 @@ Event PassAttention::Embed(RowRange rows) {
                                       [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
   const int64_t angles = args_.config.num_angles(), dim = args_.config.model_dim;
+  const int64_t scales = args_.config.query_scale.is_on() ? 1 : 0;
   const Event loaded = tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load hidden", rows),
-                                   static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
+                                   static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles + scales)), {embedded},
                                    [=](Activations& host, Activations& device, ByteCopies& copies) {
                                      AddRows(copies, host.residual, device.residual, rows, dim);
                                      AddRows(copies, host.cos, device.cos, rows, angles);
                                      AddRows(copies, host.sin, device.sin, rows, angles);
+                                     AddRows(copies, host.query_scales, device.query_scales, rows, scales);
                                    });
   embedded_[rows.begin] = loaded;
   return loaded;

@@ -36,14 +36,19 @@ ModelCost::Context ContextOf(const ModelConfig& config, const RowBatch& batch, R
     }
     return {.recurrent_rows = rows.size(), .num_states = num_sequences};
   }
+  if (config.windows_are_chunks) {
+    return SumOf(batch, rows, [&](int64_t row_idx) {
+      return batch.kv_positions[row_idx] + 1 - config.first_of_chunk(layer_idx, batch.positions[row_idx]);
+    });
+  }
   if (!config.encoder.is_on()) return ContextOf(batch, rows, config.window_of(layer_idx));
   if (config.is_of_encoder(layer_idx)) return CrossContextOf(batch, rows);
   return SumOf(batch, rows,
-               [&](int64_t row_idx) { return batch.kv_positions[row_idx] + 1 - batch.prompt_lengths[row_idx]; });
+               [&](int64_t row_idx) { return batch.kv_positions[row_idx] + 1 - batch.sequence_lengths[row_idx]; });
 }
 
 ModelCost::Context CrossContextOf(const RowBatch& batch, RowRange rows) {
-  return SumOf(batch, rows, [&](int64_t row_idx) { return batch.prompt_lengths[row_idx]; });
+  return SumOf(batch, rows, [&](int64_t row_idx) { return batch.sequence_lengths[row_idx]; });
 }
 
 TaskLabel PassTasks::LabelOf(std::string_view name, RowRange rows, int64_t layer_idx) const {

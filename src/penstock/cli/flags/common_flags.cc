@@ -132,7 +132,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required) {
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   BeginGroup(app, "Answers (where a flag is not given, the model's own default counts)");
   AddFlag(app, "-n,--max-tokens", flags.max_tokens,
-          "longest answer, in tokens (default: max_new_tokens of the model, else 256)")
+          "longest answer, in tokens (default: max_new_tokens of the model, else 256); LongRoPE's factors depend on it")
       .InRange(1, kMaxContext);
   AddFlag(app, "--temperature", flags.temperature, "0: greedy").NumberFrom(0, kMaxTemperature);
   AddFlag(app, "--top-k", flags.top_k, "0: off").InRange(0, kMaxVocabSize);

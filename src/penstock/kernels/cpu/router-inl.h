@@ -124,6 +124,7 @@ template <class V>
 void RouterTopk(const RouterTopkArgs& args) {
   const RouterRule& rule = args.rule;
   if (rule.scoring == RouterRule::Scoring::kSparsemixer) return Sparsemixer<V>(args);
+  if (rule.chooses_by_logits) SelectTopk(args, [&](int64_t i) { return SelectionKey(args, i); });
   if (rule.scoring == RouterRule::Scoring::kSigmoid) {
     Sigmoids<V>(args.scores, args.num_experts);
   } else {
@@ -134,7 +135,7 @@ void RouterTopk(const RouterTopkArgs& args) {
     const int64_t group_size = args.num_experts / rule.num_groups;
     SelectTopk(args,
                [&](int64_t i) { return chosen >> (i / group_size) & 1 ? SelectionKey(args, i) : kMinusInfinity; });
-  } else {
+  } else if (!rule.chooses_by_logits) {
     SelectTopk(args, [&](int64_t i) { return SelectionKey(args, i); });
   }
   float sum = 0;

@@ -1,4 +1,5 @@
 // DeepSeek-V2 (2024), DeepSeek-V3, R1 and Kimi-K2 (2024, 2025): MLA, shared experts, dense first layers, YaRN.
+// Mistral Small 4 (Mistral AI 2026): the same, with softmax scores and a temperature of attention.
 #include <cmath>
 
 #include "penstock/base/limits.h"
@@ -11,6 +12,27 @@ namespace {
 constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"},
                                      {"num_experts", "num_local_experts"},
                                      {"num_nextn_predict_layers", "num_mtp_layers"}};
+
+constexpr StoredName kMistralNames[] = {
+    {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
+    {"self_attn.v_up_proj.weight", "self_attn.kv_b_proj.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "mlp.experts.gate_up_proj"},
+    {"mlp.experts.{expert}.up_proj.weight", "mlp.experts.gate_up_proj"},
+    {"mlp.experts.{expert}.down_proj.weight", "mlp.experts.down_proj"},
+    {"model.embed_tokens.weight", "model.embed_tokens.weight"},
+    {"model.embed_tokens.weight", "language_model.model.embed_tokens.weight"},
+    {"model.norm.weight", "model.norm.weight"},
+    {"model.norm.weight", "language_model.model.norm.weight"},
+    {"lm_head.weight", "lm_head.weight"},
+    {"lm_head.weight", "language_model.lm_head.weight"},
+};
+constexpr std::string_view kVisionPrefixes[] = {"vision_tower.", "multi_modal_projector."};
+constexpr std::string_view kMistralRope =
+    R"({"type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0})";
 
 constexpr StoredName kStoredNames[] = {
     {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
@@ -67,6 +89,23 @@ void ReadV3Config(ConfigReader& reader, ModelConfig& config) {
   ReadV3Like(reader, config, 3, {.num_groups = 8, .num_topk_groups = 4, .scale = 2.5});
 }
 
+void ReadMistral4Config(ConfigReader& reader, ModelConfig& config) {
+  const std::string type = reader.StringOr("model_type", "mistral4");
+  if (type != "mistral4") reader.Fail("model_type", "'mistral4', which has experts", fmt::format("'{}'", type));
+  ReadCommon(reader, config, 1, 0);
+  config.rope.is_interleaved = reader.BoolOr("rope_interleave", !reader.Has("rope_interleave"));  // null means false
+  ReadNoauxRouter(reader, config);
+  config.router.scoring = RouterRule::Scoring::kSoftmax;
+  config.router_selection_bias = false;
+  config.query_scale = {.factor = 0.1f, .period = 8192, .is_for_rotating = true};
+  const json::value* rope = reader.Find("rope_parameters");
+  if (rope == nullptr || !rope->is_object()) return;
+  ConfigReader inner(fmt::format("{}: field 'rope_parameters'", reader.file_name()), rope->get_object());
+  config.query_scale.factor = static_cast<float>(inner.NumberOr("llama_4_scaling_beta", 0, 0, 1e3));
+  config.query_scale.period = inner.IntOr("original_max_position_embeddings", 8192, 1, kMaxContext);
+  reader.FailStatus(inner.status());
+}
+
 void ReadGlmLiteConfig(ConfigReader& reader, ModelConfig& config) {
   ReadV3Like(reader, config, 1, {.scale = 1.8});
   ReadMlpLayerTypes(reader, config);
@@ -107,5 +146,28 @@ const Family kGlm4MoeLite = {
     .stored_names = kStoredNames,
     .read_config = ReadGlmLiteConfig,
 };
+
+const Family kMistral4 = {
+    .name = "mistral4",
+    .architecture = "Mistral4ForCausalLM",
+    .default_rope_scaling = kMistralRope,
+    .default_norm_eps = 1e-6,
+    .takes_partial_rotary = true,
+    .yarn_scales_attention = true,
+    .field_names = kFieldNames,
+    .stored_names = kMistralNames,
+    .read_config = ReadMistral4Config,
+};
+
+// The published form, with a vision tower. Dense models have the same architecture.
+const Family kMistral3 = [] {
+  Family family = kMistral4;
+  family.name = "mistral3";
+  family.architecture = "Mistral3ForConditionalGeneration";
+  family.config_object = "text_config";
+  family.layer_prefix = "language_model.model.layers.{layer}.";
+  family.ignored_prefixes = kVisionPrefixes;
+  return family;
+}();
 
 }  // namespace penstock

@@ -18,6 +18,17 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
+// Experts for images come behind those for text, and their gate beside that of these.
+constexpr std::string_view kVisionPrefixes[] = {"model.vision_model.", "model.resampler_model."};
+
+constexpr StoredName kVisionNames[] = {
+    {.name = "mlp.gate.weight", .stored = "mlp.gate.weight", .is_transposed = true},
+    {"mlp.gate.e_score_correction_bias", "mlp.moe_statics.e_score_correction_bias"},
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
@@ -37,6 +48,22 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
+// Lists have a value for text and one for images. For text, the three parts of a position are equal, so RoPE is the
+// usual one.
+void ReadVisionConfig(ConfigReader& reader, ModelConfig& config) {
+  const std::vector<int64_t> dims = ReadIntegers(reader, "moe_intermediate_size", 1, kMaxModelDim);
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = dims.empty() ? 1536 : dims[0];
+  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.shared_ffn_dim = reader.IntOr("n_shared_experts", 2, 0, 64) * config.expert_dim;
+  config.rope.is_interleaved = true;
+  config.router_selection_bias = true;
+  if (reader.BoolOr("use_bias", false)) reader.Fail("use_bias", "false", "true");
+  reader.NumberOr("moe_norm_min", 1e-12, 0, 1e-6);
+  ReadDenseFirstLayers(reader, config, 1);
+  ReadMlpLayerTypes(reader, config);
+}
+
 }  // namespace
 
 const Family kErnie45Moe = {
@@ -49,6 +76,20 @@ const Family kErnie45Moe = {
     .stored_names = kStoredNames,
     .gguf = {.architecture = "ernie4_5-moe"},
     .read_config = ReadConfig,
+};
+
+// The published form of ERNIE 4.5 VL, text only.
+const Family kErnie45VlMoe = {
+    .name = "ernie4_5_vl_moe",
+    .architecture = "Ernie4_5_VLMoeForConditionalGeneration",
+    .config_object = "text_config",
+    .default_rope_theta = 5e5,
+    .field_names = kFieldNames,
+    .stored_names = kVisionNames,
+    .ignored_prefixes = kVisionPrefixes,
+    .has_experts_of_images = true,
+    .default_topk = 6,
+    .read_config = ReadVisionConfig,
 };
 
 }  // namespace penstock

@@ -44,6 +44,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kExaoneMoe = {
     .name = "exaone_moe",
     .architecture = "ExaoneMoeForCausalLM",
+    .other_architecture = "ExaoneMoEForCausalLM",
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
     .gguf = {.architecture = "exaone-moe", .has_default_window = true},

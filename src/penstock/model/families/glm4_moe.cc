@@ -1,4 +1,5 @@
-// GLM-4.5 and 4.6 (Zeng et al. 2025): the router of DeepSeek-V3, RoPE on half of each head, optional QK norm.
+// GLM-4.5 and 4.6 (Zeng et al. 2025): the router of DeepSeek-V3, RoPE on half of each head, optional QK norm. GLM-4.5V
+// without its vision tower: for text, the three parts of a position are equal, so RoPE is the usual one.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -16,6 +17,16 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
+constexpr std::string_view kVisionPrefixes[] = {"model.visual."};
+
+constexpr StoredName kVisionNames[] = {
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+    {"model.embed_tokens.weight", "model.language_model.embed_tokens.weight"},
+    {"model.norm.weight", "model.language_model.norm.weight"},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
@@ -26,6 +37,11 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   if (reader.BoolOr("use_qk_norm", false)) config.qk_norm = QkNorm::kPerHead;
   ReadNoauxRouter(reader, config);
   ReadDenseFirstLayers(reader, config, 1);
+}
+
+void ReadVisionConfig(ConfigReader& reader, ModelConfig& config) {
+  ReadConfig(reader, config);
+  config.qkv_bias = reader.BoolOr("attention_bias", true);
 }
 
 void ReadSolarConfig(ConfigReader& reader, ModelConfig& config) {
@@ -47,6 +63,19 @@ const Family kGlm4Moe = {
     .stored_names = kStoredNames,
     .gguf = {.architecture = "glm4moe"},
     .read_config = ReadConfig,
+};
+
+const Family kGlm4vMoe = {
+    .name = "glm4v_moe",
+    .architecture = "Glm4vMoeForConditionalGeneration",
+    .config_object = "text_config",
+    .default_partial_rotary = 0.5,
+    .takes_partial_rotary = true,
+    .field_names = kFieldNames,
+    .layer_prefix = "model.language_model.layers.{layer}.",
+    .stored_names = kVisionNames,
+    .ignored_prefixes = kVisionPrefixes,
+    .read_config = ReadVisionConfig,
 };
 
 // Solar Open (Upstage 2025): the same router, experts in all layers.

@@ -10,6 +10,8 @@ namespace {
 
 constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
 
+constexpr std::string_view kVisionPrefixes[] = {"model.visual."};
+
 constexpr StoredName kQProj = {
     .name = "self_attn.q_proj.weight", .stored = "self_attn.q_proj.weight", .is_grouped = true};
 constexpr StoredName kGateProj = {
@@ -141,7 +143,7 @@ const Family kQwen35Moe = [] {
   Family family = Qwen35("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration");
   family.config_object = "text_config";
   family.layer_prefix = "model.language_model.layers.{layer}.";
-  family.ignored_prefix = "model.visual.";
+  family.ignored_prefixes = kVisionPrefixes;
   return family;
 }();
 

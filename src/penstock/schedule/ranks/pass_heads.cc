@@ -54,7 +54,7 @@ Event PassHeads::Finish(size_t micro_batch_idx, int64_t layer_idx) {
   const RankRows::MicroBatch& places = rows().micro_batches[micro_batch_idx];
   const RowRange own = args_.micro_batches[micro_batch_idx];
   OperationCost cost = heads().cost->PreAttention(places.all.size());
-  cost += heads().cost->AttentionCore(ContextOf(rows().batch, places.all, args_.config.window_of(layer_idx)));
+  cost += heads().cost->AttentionCore(ContextOf(args_.config, rows().batch, places.all, layer_idx));
   micro_batch.attended = tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", own, layer_idx), cost,
                                       {micro_batch.rows_here, micro_batch.heads_sent},
                                       [=, this](Operations&) { Attend(micro_batch_idx, layer_idx); });

@@ -44,7 +44,7 @@ Words Describe(const RowBatch& batch, std::span<const RowRange> micro_batches, K
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       add(batch.positions[row]);
       add(batch.kv_positions[row]);
-      add(batch.prompt_lengths[row]);
+      add(batch.sequence_lengths[row]);
       add(batch.sequence_ids[row]);
       add(list_of_row[row]);
     }
@@ -123,7 +123,7 @@ absl::StatusOr<RankRows> GatherRankRows(Communicator& communicator, const RowBat
         rows.batch.token_ids.push_back(0);
         rows.batch.positions.push_back(reader.Next());
         rows.batch.kv_positions.push_back(reader.Next());
-        rows.batch.prompt_lengths.push_back(reader.Next());
+        rows.batch.sequence_lengths.push_back(reader.Next());
         rows.batch.has_kv.push_back(0);
         // Neighbouring rows of two ranks are of different sequences.
         rows.batch.sequence_ids.push_back(reader.NextId() * static_cast<uint32_t>(readers.size()) +

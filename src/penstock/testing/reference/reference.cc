@@ -181,7 +181,8 @@ void RouterTopk(const RouterTopkArgs& args) {
 
   std::vector<double> keys;
   for (size_t i = 0; i < num_experts; ++i) {
-    keys.push_back(args.scores[i] + (args.selection_bias == nullptr ? 0 : args.selection_bias[i]));
+    const double key = rule.chooses_by_logits ? logits[i] : args.scores[i];
+    keys.push_back(key + (args.selection_bias == nullptr ? 0 : args.selection_bias[i]));
   }
   const size_t group_size = num_experts / static_cast<size_t>(rule.num_groups);
   std::vector<double> groups;

@@ -1,0 +1,82 @@
+#include "penstock/model/unsupported.h"
+
+#include <fmt/format.h>
+
+namespace penstock {
+namespace {
+
+constexpr std::string_view kMamba = "state spaces (Mamba)";
+constexpr std::string_view kDelta = "Kimi's delta attention";
+constexpr std::string_view kLightning = "lightning attention";
+constexpr std::string_view kConvolutions = "short convolutions in place of attention";
+constexpr std::string_view kIndexer = "attention to positions that an indexer chooses";
+constexpr std::string_view kStreams = "several residual streams (hyper-connections)";
+constexpr std::string_view kOutputNorms = "norms of what attention and FFNs return";
+constexpr std::string_view kHeads = "layers whose attention has other numbers or sizes of heads";
+
+constexpr UnsupportedFamily kUnsupported[] = {
+    {"JambaForCausalLM", "jamba", kMamba},
+    {"GraniteMoeHybridForCausalLM", "granitehybrid", kMamba},
+    {"NemotronHForCausalLM", "nemotron_h_moe", kMamba},
+    {"Nemotron3_5TranscribeForConditionalGeneration", {}, kMamba},
+    {"KimiLinearForCausalLM", "kimi-linear", kDelta},
+    {"BailingHybridForCausalLM", {}, kDelta},
+    {"Glm5NextForConditionalGeneration", "glm5-next", kDelta},
+    {"MiniMaxForCausalLM", "minimax-01", kLightning},
+    {"MiniMaxText01ForCausalLM", {}, kLightning},
+    {"MiniMaxM1ForCausalLM", {}, kLightning},
+    {"Lfm2MoeForCausalLM", "lfm2moe", kConvolutions},
+    {"InklingForCausalLM", {}, kConvolutions},
+    {"InklingForConditionalGeneration", {}, kConvolutions},
+    {"Inkling2ForCausalLM", {}, kConvolutions},
+    {"Inkling2ForConditionalGeneration", {}, kConvolutions},
+    {"ZayaForCausalLM", {}, "attention with convolutions of q and k"},
+    {"DeepseekV32ForCausalLM", "deepseek32", kIndexer},
+    {"GlmMoeDsaForCausalLM", "glm-dsa", kIndexer},
+    {"AXK2ForCausalLM", {}, kIndexer},
+    {"Dots3NoteForCausalLM", "dots3note", kIndexer},
+    {"Dots3NoteForConditionalGeneration", {}, kIndexer},
+    {"MiniMaxM3VLForCausalLM", "minimax-m3", kIndexer},
+    {"MiniMaxM3SparseForConditionalGeneration", {}, kIndexer},
+    {"MistralLarge4ForConditionalGeneration", {}, kIndexer},
+    {"DeepseekV4ForCausalLM", "deepseek4", kStreams},
+    {"HYV4ForCausalLM", "hy-v4", kStreams},
+    {"Qwen4ExpForCausalLM", "qwen4exp", kStreams},
+    {"Qwen4ExpForConditionalGeneration", {}, kStreams},
+    {"Gemma4ForCausalLM", "gemma4", kHeads},
+    {"Gemma4ForConditionalGeneration", {}, kHeads},
+    {"MiMoV2FlashForCausalLM", "mimo2", kHeads},
+    {"Step3p7ForConditionalGeneration", "step35", kHeads},
+    {"Step3p5ForCausalLM", {}, kHeads},
+    {"LagunaForCausalLM", "laguna", kHeads},
+    {"AfmoeForCausalLM", "afmoe", kOutputNorms},
+    {"FlexOlmoForCausalLM", {}, kOutputNorms},
+    {"Kolibri1ForCausalLM", {}, kOutputNorms},
+    {"AXK1ForCausalLM", {}, kOutputNorms},
+    {"BeamForCausalLM", {}, kOutputNorms},
+    {"MuseSparkForConditionalGeneration", "muse-glimmer", "gates of the residual"},
+    {"Cohere2MoeForCausalLM", "cohere2moe", "attention and FFN side by side"},
+    {"LongcatFlashForCausalLM", {}, "two attentions in a layer, and experts that return their input"},
+    {"JetMoeForCausalLM", {}, "experts of attention"},
+    {"DogeForCausalLM", {}, "attention with learned masks, and experts of one neuron"},
+    {"BailingMoeForCausalLM", "bailingmoe", "this family's layers: transformers does not have it"},
+    {"BailingMoeV2ForCausalLM", "bailingmoe2", "this family's layers: transformers does not have it"},
+    {"NllbMoeForConditionalGeneration", {}, "an encoder other than T5's"},
+    {"DeepseekOcr2ForConditionalGeneration", {}, "images, and it answers only about images"},
+    {"UnlimitedOcrForConditionalGeneration", {}, "images, and it answers only about images"},
+};
+
+}  // namespace
+
+std::span<const UnsupportedFamily> UnsupportedFamilies() { return kUnsupported; }
+
+std::string LackOf(std::string_view architecture) {
+  for (const UnsupportedFamily& family : kUnsupported) {
+    if (!architecture.empty() && (family.architecture == architecture || family.gguf == architecture)) {
+      return fmt::format(": Penstock does not compute {}", family.lack);
+    }
+  }
+  return "";
+}
+
+}  // namespace penstock
