@@ -280,7 +280,7 @@ json::object InspectReport(const DescribedModel& described) {
   for (const OpenedFile& file : model.checkpoint.files()) {
     files.push_back(json::object{{"path", ReplaceInvalidUtf8(file.path)}, {"bytes", file.size_bytes}});
   }
-  const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim());
+  const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim()) + c.num_index_layers() * c.indexer.head_dim;
   json::object report = {
       {"model", ReplaceInvalidUtf8(model.name)},
       {"family", c.family->name},
@@ -300,6 +300,10 @@ json::object InspectReport(const DescribedModel& described) {
       {"head_dim", c.head_dim},
       {"kv_lora_rank", c.mla.kv_lora_rank},
       {"kv_bytes_per_position", kv_values * 4},
+      {"index_layers", c.num_index_layers()},
+      {"index_heads", c.indexer.num_heads},
+      {"index_head_dim", c.indexer.head_dim},
+      {"index_topk", c.indexer.num_topk},
       {"recurrent_layers", c.num_recurrent_layers()},
       {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
       {"num_experts", c.num_experts},
@@ -357,6 +361,13 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (is("router_renormalises")) router += ", weights divided by their sum";
   if (number("router_scale") != 1) router += fmt::format(", x {:g}", number("router_scale"));
   std::vector<std::pair<std::string_view, std::string>> rows = {{"norms", norms}, {"RoPE", rope}, {"router", router}};
+  if (const int64_t index_layers = d.at("index_layers").to_number<int64_t>(); index_layers > 0) {
+    const auto field = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
+    std::string indexer = fmt::format("{} heads of {} dims choose {} positions for each token", field("index_heads"),
+                                      field("index_head_dim"), field("index_topk"));
+    if (index_layers < num_layers) indexer += fmt::format(", in {} layers; the others share them", index_layers);
+    rows.emplace_back("indexer", indexer);
+  }
   if (const int64_t recurrent = d.at("recurrent_layers").to_number<int64_t>(); recurrent > 0) {
     rows.emplace_back(
         "recurrent",

@@ -5,12 +5,12 @@
 namespace penstock {
 namespace {
 
-constexpr std::array kFamilies = {&kMixtral,   &kOlmoe,         &kQwen2Moe,   &kQwen3Moe,   &kQwen3Next,
-                                  &kQwen35Moe, &kQwen35MoeText, &kPhimoe,     &kGraniteMoe, &kGraniteMoeShared,
-                                  &kGlm4Moe,   &kGlm4MoeLite,   &kSolarOpen,  &kErnie45Moe, &kDots1,
-                                  &kDbrx,      &kDeepseekV2,    &kDeepseekV3, &kGptOss,     &kArctic,
-                                  &kMinimaxM2, &kHunyuanMoe,    &kExaoneMoe,  &kFlint,      &kHyV3,
-                                  &kMellum,    &kGraniteMoeSwa, &kSwitch};
+constexpr std::array kFamilies = {&kMixtral,   &kOlmoe,         &kQwen2Moe,   &kQwen3Moe,    &kQwen3Next,
+                                  &kQwen35Moe, &kQwen35MoeText, &kPhimoe,     &kGraniteMoe,  &kGraniteMoeShared,
+                                  &kGlm4Moe,   &kGlm4MoeLite,   &kSolarOpen,  &kErnie45Moe,  &kDots1,
+                                  &kDbrx,      &kDeepseekV2,    &kDeepseekV3, &kGptOss,      &kArctic,
+                                  &kMinimaxM2, &kHunyuanMoe,    &kExaoneMoe,  &kFlint,       &kHyV3,
+                                  &kMellum,    &kGraniteMoeSwa, &kSwitch,     &kDeepseekV32, &kGlmMoeDsa};
 
 }  // namespace
 

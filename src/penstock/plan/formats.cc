@@ -104,7 +104,7 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
         "--device {}: {} models, which have an encoder, are not computed on GPUs yet; use --device cpu", device,
         config.family->name);
   }
-  if (config.num_recurrent_layers() > 0 || config.attention_gate) {
+  if (config.num_recurrent_layers() > 0 || config.attention_gate || config.indexer.is_on()) {
     return ResourceError("--device {}: {} models are not computed on GPUs yet; use --device cpu", device,
                          config.family->name);
   }
