@@ -32,8 +32,7 @@ struct Blocks {
 
 class LayerOf {
  public:
-  LayerOf(KvFormat format, int64_t context, int num_threads)
-      : format_(format), context_(context), pool_(num_threads) {
+  LayerOf(KvFormat format, int64_t context, int num_threads) : format_(format), context_(context), pool_(num_threads) {
     const int64_t num_pages = context / kKvPageTokens;
     scratch_.resize(num_threads * AttentionScratchFloats(kHeadsAtOnce, kHeadDim, context));
     index_scratch_.resize(num_threads * IndexScratchFloats(kIndexHeads, kIndexDim));
@@ -146,7 +145,7 @@ void RunIndexed(benchmark::State& state, KvFormat format, int64_t context, int n
 int RegisterAll() {
   for (const auto& [name, format] : {std::pair("f32", KvFormat::kF32), std::pair("int8", KvFormat::kInt8)}) {
     for (const int64_t context : {4096, 32768, 131072}) {
-      for (const auto& [kind, run] : {std::pair("dense", RunDense), std::pair("indexed", RunIndexed)}) {
+      for (const auto& [kind, run] : {std::pair("dense", &RunDense), std::pair("indexed", &RunIndexed)}) {
         const std::string title = std::string(kind) + "/" + name + "/context:" + std::to_string(context);
         benchmark::RegisterBenchmark(title.c_str(),
                                      [=](benchmark::State& state) { run(state, format, context, NumUsableCpus()); })

@@ -144,9 +144,10 @@ TEST(EqualityTest, BelowTheLeastBudgetIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Models, EqualityTest,
                          testing::Values("mixtral-odd", "mixtral-sliding", "mixtral-bf16", "mixtral-f16",
-                                         "qwen3moe-odd", "olmoe-bf16"),
+                                         "qwen3moe-odd", "olmoe-bf16", "glm5-odd"),
                          GoldenName);
-INSTANTIATE_TEST_SUITE_P(Models, PackedEqualityTest, testing::Values("mixtral-bf16", "qwen3moe-odd"), GoldenName);
+INSTANTIATE_TEST_SUITE_P(Models, PackedEqualityTest, testing::Values("mixtral-bf16", "qwen3moe-odd", "deepseek32-odd"),
+                         GoldenName);
 
 }  // namespace
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// Proves that the kernels of the lightning indexer match the oracle and give the same bits on every instruction set, that
-// a score does not depend on which pages come together, and that ties among scores are broken by position.
+// Proves that the kernels of the lightning indexer match the oracle and give the same bits on every instruction set,
+// that a score does not depend on which pages come together, and that ties among scores are broken by position.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -48,7 +48,7 @@ TEST(ModelCost, AnIndexerMakesAttentionEndAtItsTopk) {
   config.num_kv_heads = 1;
   config.mla = {.q_lora_rank = 24, .kv_lora_rank = 16, .nope_dim = 8, .rope_dim = 8, .value_dim = 12};
   config.head_dim = 24;
-  config.indexer = {.num_heads = 3, .head_dim = 16, .num_topk = 50};
+  config.indexer = {.num_heads = 3, .head_dim = 16, .num_topk = 50, .is_shared = {}};
   const ModelCost cost(config, {});
   // Up to 50 positions nothing is scored.
   const OperationCost few = cost.AttentionCore(cost.ContextOfRows(2, 50));

@@ -1,7 +1,7 @@
 // HostOperations: layers whose rows attend to positions that an indexer chooses (Indexer in model/model_config.h).
 //
-// Which positions a row sees depends only on the row and on the keys before it, not on the batch or the chunk: each score
-// is one sum in a fixed order, and ties have a rule. So a prompt gives the same bits however it is cut.
+// Which positions a row sees depends only on the row and on the keys before it, not on the batch or the chunk: each
+// score is one sum in a fixed order, and ties have a rule. So a prompt gives the same bits however it is cut.
 #include <algorithm>
 #include <numeric>
 
@@ -133,8 +133,8 @@ KvLayer HostOperations::GatherSelected(const RowBatch& batch, RowRange rows, Row
       blocks[i].push_back(a.indexer.gathered.data() + i * bytes_of_row + block * block_bytes);
     }
   }
-  const std::vector<RowPages> tasks = SplitPages(
-      at_once, kBlocksOfTask, [&](int64_t row) { return std::ssize(blocks[row - at_once.begin]); });
+  const std::vector<RowPages> tasks =
+      SplitPages(at_once, kBlocksOfTask, [&](int64_t row) { return std::ssize(blocks[row - at_once.begin]); });
   context_.pool.ParallelFor(std::ssize(tasks), [&](int64_t task_idx, int) {
     const auto& [row, first, end] = tasks[task_idx];
     const int64_t first_token = first * KvCache::kPageTokens;

@@ -1,5 +1,5 @@
-// Kernels of the lightning indexer (Indexer in model/model_config.h): scores of positions, the choice of the largest, and
-// the KV entries of chosen positions.
+// Kernels of the lightning indexer (Indexer in model/model_config.h): scores of positions, the choice of the largest,
+// and the KV entries of chosen positions.
 #pragma once
 
 #include "penstock/kernels/cpu/attention-inl.h"
