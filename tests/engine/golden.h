@@ -46,6 +46,7 @@ class Golden {
     return folder == nullptr ? PENSTOCK_GOLDEN_DIR : folder;
   }
   const std::string& dir() const { return dir_; }
+  bool is_long() const { return dir_.ends_with("-long"); }
   bool is_bf16() const { return expected_.at("dtype").get_string() == "bfloat16"; }
   int num_prompts() const { return static_cast<int>(expected_.at("prompts").get_array().size()); }
   std::vector<TokenId> prompt(int i) const { return Ids("prompts", i); }
@@ -84,7 +85,20 @@ class Golden {
     std::erase_if(names, [](const std::string& name) { return Golden(name).has_encoder(); });
     return names;
   }
+  // Models whose prompts are longer than the contexts of most tests. They keep the logits of a prompt's last rows.
+  static std::vector<std::string> LongVariants() {
+    std::vector<std::string> names = AllVariants();
+    std::erase_if(names, [](const std::string& name) { return !name.ends_with("-long"); });
+    return names;
+  }
   static std::vector<std::string> Variants() {
+    std::vector<std::string> names = AllVariants();
+    std::erase_if(names, [](const std::string& name) { return name.ends_with("-long"); });
+    return names;
+  }
+
+ private:
+  static std::vector<std::string> AllVariants() {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
       if (entry.is_directory()) names.push_back(entry.path().filename());
@@ -93,7 +107,6 @@ class Golden {
     return names;
   }
 
- private:
   TokenId decoder_start() const {
     const auto text = ReadFile(dir_ + "/config.json", 1 << 16);
     const json::value config = ParseJson(text.value(), Fault::kInput).value();

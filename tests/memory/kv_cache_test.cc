@@ -41,10 +41,31 @@ TEST(KvCache, BlocksLieBehindEachOther) {
     const KvCache cache = KvCache::Create(HostMemory(), config, format, 1).value();
     const int64_t block = KvBlock{format, config.head_dim}.bytes();
     EXPECT_EQ(block % 64, 0);
-    EXPECT_EQ(cache.layer(0).head_offset_bytes(0), 0);
-    EXPECT_EQ(cache.layer(0).head_offset_bytes(1), block);
-    EXPECT_EQ(cache.layer(1).head_offset_bytes(0), 2 * block);
-    EXPECT_EQ(cache.layer(2).head_offset_bytes(1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
+    const auto layer = [&](int64_t layer_idx) { return cache.first_layer().At(config, layer_idx); };
+    EXPECT_EQ(layer(0).head_offset_bytes(0), 0);
+    EXPECT_EQ(layer(0).head_offset_bytes(1), block);
+    EXPECT_EQ(layer(1).head_offset_bytes(0), 2 * block);
+    EXPECT_EQ(layer(2).head_offset_bytes(1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
+    EXPECT_EQ(layer(2).first_index_bytes, 0);
+  }
+}
+
+TEST(KvCache, IndexKeysLieBehindAllLayers) {
+  ModelConfig config = SmallConfig();  // of 3 layers
+  config.num_kv_heads = 1;
+  config.mla = {.kv_lora_rank = 16, .rope_dim = 8};
+  config.head_dim = 24;
+  config.indexer = {.num_heads = 2, .head_dim = 16, .num_topk = 4, .is_shared = {false, true, false}};
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
+    const KvLayer first = KvCache::Create(HostMemory(), config, format, 1)->first_layer();
+    const int64_t block = KvBlock{format, 24, 16, true}.bytes(), keys = KvBlock{format, 16, 16}.bytes();
+    EXPECT_EQ(block % 64, 0);
+    EXPECT_GE(block, KvBlock({format, 24, 16}).bytes());
+    EXPECT_EQ(first.At(config, 0).first_index_bytes, 3 * block);
+    EXPECT_EQ(first.At(config, 1).first_index_bytes, 0);
+    EXPECT_EQ(first.At(config, 1).first_block_bytes, block);
+    EXPECT_EQ(first.At(config, 2).first_index_bytes, 3 * block + keys);
+    EXPECT_EQ(static_cast<int64_t>(KvCache::PageBytes(config, format)), 3 * block + 2 * keys);
   }
 }
 

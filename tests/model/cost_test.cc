@@ -43,5 +43,26 @@ TEST(ModelCost, AttentionReadsTheContext) {
   EXPECT_EQ(cost.Attention(1, {.seen_tokens = 100}).flops - cost.Attention(1, {}).flops, 100 * 4.0 * 4 * 16);
 }
 
+TEST(ModelCost, AnIndexerMakesAttentionEndAtItsTopk) {
+  ModelConfig config = Config();
+  config.num_kv_heads = 1;
+  config.mla = {.q_lora_rank = 24, .kv_lora_rank = 16, .nope_dim = 8, .rope_dim = 8, .value_dim = 12};
+  config.head_dim = 24;
+  config.indexer = {.num_heads = 3, .head_dim = 16, .num_topk = 50, .is_shared = {}};
+  const ModelCost cost(config, {});
+  // Up to 50 positions nothing is scored.
+  const OperationCost few = cost.AttentionCore(cost.ContextOfRows(2, 50));
+  EXPECT_EQ(few.flops, 2 * 50 * 2.0 * 4 * (24 + 16));
+  EXPECT_EQ(few.bytes, 2 * 50 * cost.kv_bytes_per_token());
+  // Beyond them each position costs the products of its index key, and attention costs no more.
+  const OperationCost many = cost.AttentionCore(cost.ContextOfRows(2, 1000));
+  EXPECT_EQ(many.flops - few.flops, 2 * 1000 * 2.0 * 3 * 16);
+  EXPECT_EQ(many.bytes - few.bytes, 2u * 1000 * 16 * 4);
+  EXPECT_EQ(many.kv_bytes, many.bytes);
+  // q_b, k and weights of the index heads.
+  const ModelCost::Context own{.has_indexer = true};
+  EXPECT_EQ(cost.PreAttention(1, own).flops - cost.PreAttention(1, {}).flops, 2.0 * (48 * 24 + 16 * 64 + 3 * 64));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -116,6 +116,56 @@ TEST(ModelConfigTest, ReadsOlmoeAndLayersWithoutExperts) {
   EXPECT_EQ(sliding->sliding_window, 16);
 }
 
+TEST(ModelConfigTest, ReadsIndexers) {
+  const auto deepseek = FromFile("data/configs/deepseek-v3.2-exp.json");
+  ASSERT_TRUE(deepseek.ok()) << Message(deepseek.status());
+  EXPECT_EQ(deepseek->family, &kDeepseekV32);
+  EXPECT_EQ(deepseek->coded, CodedWeights::kFp8);
+  EXPECT_EQ(deepseek->indexer.num_heads, 64);
+  EXPECT_EQ(deepseek->indexer.head_dim, 128);
+  EXPECT_EQ(deepseek->indexer.num_topk, 2048);
+  EXPECT_FALSE(deepseek->indexer.is_interleaved);
+  EXPECT_TRUE(deepseek->rope.is_interleaved);
+  EXPECT_EQ(deepseek->num_index_layers(), 61);
+  EXPECT_EQ(deepseek->num_mtp_layers, 1);
+  EXPECT_EQ(deepseek->router.num_groups, 8);
+  const auto glm = FromFile("data/configs/glm-5.json");
+  ASSERT_TRUE(glm.ok()) << Message(glm.status());
+  EXPECT_EQ(glm->family, &kGlmMoeDsa);
+  EXPECT_EQ(glm->indexer.num_heads, 32);
+  EXPECT_TRUE(glm->indexer.is_interleaved);
+  EXPECT_EQ(glm->num_index_layers(), 78);
+  EXPECT_EQ(glm->mla.nope_dim, 192);
+  EXPECT_EQ(glm->num_moe_layers(), 75);
+  EXPECT_FLOAT_EQ(glm->norm_eps, 1e-5f);
+  // Layers 0 to 2 have an indexer, then every fourth.
+  const auto sharing = FromFile("data/configs/glm-5.2.json");
+  ASSERT_TRUE(sharing.ok()) << Message(sharing.status());
+  EXPECT_EQ(sharing->num_index_layers(), 21);
+  EXPECT_FALSE(sharing->has_indexer(3));
+  EXPECT_TRUE(sharing->has_indexer(6));
+  EXPECT_EQ(sharing->index_layer_of(10), 4);
+  EXPECT_TRUE(sharing->has_indexer(74));
+}
+
+TEST(ModelConfigTest, RefusesIndexersThatCannotBe) {
+  const std::string text = ReadFile(PENSTOCK_SOURCE_DIR "/tests/data/configs/glm-5.json", 1 << 20).value();
+  const auto refusal = [&](const std::string& field, const std::string& value) {
+    json::object config = ParseJson(text, Fault::kInternal)->get_object();
+    config[field] = ParseJson(value, Fault::kInternal).value();
+    return Message(ParseModelConfig(json::serialize(config)).status());
+  };
+  EXPECT_THAT(refusal("q_lora_rank", "null"), HasSubstr("q_lora_rank"));
+  EXPECT_THAT(refusal("index_topk", "0"), HasSubstr("index_topk"));
+  EXPECT_THAT(refusal("index_head_dim", "32"), HasSubstr("index_head_dim 32 is less than qk_rope_head_dim 64"));
+  EXPECT_THAT(refusal("index_n_heads", "2048"), HasSubstr("index_n_heads"));
+  EXPECT_THAT(refusal("indexer_types", R"(["full"])"), HasSubstr("indexer_types"));
+  EXPECT_THAT(refusal("index_topk_pattern", R"("FSX")"), HasSubstr("index_topk_pattern"));
+  const std::string shared = '"' + std::string(78, 'S') + '"', first = '"' + std::string(78, 'F') + '"';
+  EXPECT_THAT(refusal("index_topk_pattern", shared), HasSubstr("first layer has no indexer"));
+  EXPECT_EQ(refusal("index_topk_pattern", first), "");
+}
+
 TEST(ModelConfigTest, RefusesModelsItCannotRun) {
   const auto refusal = [](const char* file) {
     const auto config = FromFile(std::string("data/configs/") + file);

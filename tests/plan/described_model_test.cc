@@ -50,10 +50,16 @@ Values ValuesOf(const ModelConfig& config) {
   const auto of = [](const OperationCost& one_row) { return one_row.flops / 2; };
   const auto num_cross = config.encoder.is_on() ? static_cast<double>(config.num_kv_layers()) : 0;
   const auto num_recurrent = static_cast<double>(config.num_recurrent_layers());
-  return {.attention = (num_layers - num_recurrent) * (of(cost.PreAttention(1)) + of(cost.PostAttention(1))) +
-                       num_recurrent * (of(cost.PreAttention(1, true)) + of(cost.PostAttention(1, true))) +
+  const ModelCost::Context recurrent{.recurrent_rows = 1}, indexed{.has_indexer = true};
+  // An indexer's weights_proj counts as a router.
+  const auto num_indexed = static_cast<double>(config.num_index_layers());
+  const double of_indexer = of(cost.PreAttention(1, indexed)) - of(cost.PreAttention(1, {}));
+  const auto index_router = static_cast<double>(config.indexer.num_heads * config.model_dim);
+  return {.attention = (num_layers - num_recurrent) * (of(cost.PreAttention(1, {})) + of(cost.PostAttention(1, {}))) +
+                       num_recurrent * (of(cost.PreAttention(1, recurrent)) + of(cost.PostAttention(1, recurrent))) +
+                       num_indexed * (of_indexer - index_router) +
                        num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))),
-          .router = num_moe * of(cost.Route(1)),
+          .router = num_moe * of(cost.Route(1)) + num_indexed * index_router,
           .ffn = num_moe * of(cost.SharedFfn(1)) + (num_layers - num_moe) * of(cost.DenseFfn(1)),
           .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),
           .lm_head = of(cost.Logits(1))};

@@ -32,6 +32,7 @@ WHOLE = {
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
     "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
     "llama4-tiny": {}, "qwen3vl-tiny": {}, "glm4v-tiny": {},
+    "deepseek32-tiny": {}, "glm5-odd": {},
     "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {}, "qwen3next-tiny": {},
     "qwen35moe-tiny": {},
 }
@@ -46,11 +47,14 @@ ARCHITECTURES = {
     "Qwen3NextForCausalLM": "QWEN3NEXT", "Qwen3_5MoeForCausalLM": "QWEN35MOE",
     "Llama4ForCausalLM": "LLAMA4", "Qwen3VLMoeForConditionalGeneration": "QWEN3VLMOE",
     "Glm4vMoeForConditionalGeneration": "GLM4_MOE",
+    "DeepseekV32ForCausalLM": "DEEPSEEK32", "GlmMoeDsaForCausalLM": "GLM_DSA",
 }
 # Architectures that the package does not have yet: the name in files, and an architecture with the same tensors.
-NEWER = {"HY_V3": ("hy_v3", "DOTS1"), "MELLUM": ("mellum", "QWEN3MOE"), "GRANITE_SWA": ("granite_swa", "GRANITE_MOE")}
+NEWER = {"HY_V3": ("hy_v3", "DOTS1"), "MELLUM": ("mellum", "QWEN3MOE"), "GRANITE_SWA": ("granite_swa", "GRANITE_MOE"),
+         "DEEPSEEK32": ("deepseek32", "GLM_DSA")}
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
 HYBRIDS = ("QWEN3NEXT", "QWEN35MOE")
+MLA = ("DEEPSEEK2", "DEEPSEEK32", "GLM_DSA")
 PAIRED = ("LLAMA", "GRANITE_MOE", "GRANITE_SWA", "ARCTIC")
 
 
@@ -237,7 +241,7 @@ def add_parameters(writer, config, arch, options):
     writer.add_head_count(heads)
     writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
                                     "rope_parameters.full_attention.rope_theta", default=1e4))
-    eps = first(config, "rms_norm_eps", default=1e-6 if arch == "DEEPSEEK2" else 1e-5)
+    eps = first(config, "rms_norm_eps", default=1e-6 if arch in MLA[:2] else 1e-5)
     if arch == "DBRX":
         writer.add_layer_norm_eps(1e-5)
     else:
@@ -246,7 +250,7 @@ def add_parameters(writer, config, arch, options):
                                   "ffn_config.moe_num_experts"))
     writer.add_expert_used_count(first(config, "num_experts_per_tok", "moe_k", "moe_topk", "ffn_config.moe_top_k"))
     head_dim = first(config, "head_dim", default=hidden // heads)
-    if arch == "DEEPSEEK2":
+    if arch in MLA:
         rope_dim, nope, rank = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["kv_lora_rank"]
         if options.get("old_mla"):
             writer.add_head_count_kv(heads)
@@ -264,9 +268,15 @@ def add_parameters(writer, config, arch, options):
         writer.add_rope_dimension_count(rope_dim)
         if (scale := rope.get("mscale_all_dim")) is not None:
             writer.add_rope_scaling_yarn_log_mul(0.1 * scale)
-        is_sigmoid = config["architectures"][0] == "DeepseekV3ForCausalLM"
+        is_sigmoid = config["architectures"][0] != "DeepseekV2ForCausalLM"
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_sigmoid else
                                       gguf.ExpertGatingFuncType.SOFTMAX)
+        if "index_topk" in config:
+            writer.add_indexer_head_count(config["index_n_heads"])
+            writer.add_indexer_key_length(config["index_head_dim"])
+            writer.add_indexer_top_k(config["index_topk"])
+        if "indexer_types" in config:
+            writer.add_array("glm-dsa.attention.indexer.types", [kind == "full" for kind in config["indexer_types"]])
     else:
         writer.add_head_count_kv(first(config, "num_key_value_heads", "attn_config.kv_n_heads", default=heads))
         writer.add_key_length(head_dim)

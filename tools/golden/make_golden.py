@@ -17,12 +17,14 @@ Model seeds and prompts are searched until greedy decoding and routing are clear
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import re
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import coded
 import expected_file
@@ -38,10 +40,13 @@ NUM_NEW = 64            # greedy tokens after each prompt
 MIN_MARGIN = 1e-3       # top-1 minus top-2 logit, as a fraction of the logit range (max - min)
 MIN_ROUTER_MARGIN = 1e-3    # router logit of the last chosen minus that of the first rejected expert
 MIN_ROUTER_MARGIN_BF16 = 4e-3    # the same for models that also run with bf16 FFNs
+MIN_INDEX_MARGIN = 3e-5    # score of the last chosen minus that of the first rejected position, by the row's largest
 MAX_ROUNDING = 4e-5     # f32 logits against f64 ones, by the row's largest; above it, other orders of sums would show
 MAX_ROUNDING_BF16 = 1.4e-2    # f32 logits against those with inputs of FFNs and lm_head rounded to bf16 (bf16 variants)
 MIN_DISTINCT = 12       # distinct tokens in a greedy continuation
-BATCH = 48              # prompt candidates tried at once
+BATCH = 48              # prompt candidates tried at once; fewer of long ones
+LONG = 1000             # a longer prompt keeps only the results of its last rows
+LONG_ROWS = 64
 BATCHES = 6             # batches before the next model seed is tried
 
 FAMILIES = {
@@ -63,6 +68,8 @@ FAMILIES = {
     "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
     "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
+    "deepseek_v32": (transformers.DeepseekV32Config, transformers.DeepseekV32ForCausalLM),
+    "glm_moe_dsa": (transformers.GlmMoeDsaConfig, transformers.GlmMoeDsaForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
     "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
     "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, transformers.HunYuanMoEV1ForCausalLM),
@@ -103,7 +110,7 @@ def split_variant(variant):
     config.update(variant)
     own = {key: config.pop(key, default) for key, default in
            dict(dtype="float32", layout="classic", shard="1GB", generation=None, coded=None, fp8_block_rows=128,
-                int4_group=32, gguf={}, parts=None, transposed=None, whole=None).items()}
+                int4_group=32, gguf={}, parts=None, transposed=None, whole=None, prompt_lengths=PROMPT_LENGTHS).items()}
     family = config.pop("family")
     if own["parts"]:
         config = dict(text_config=config, tie_word_embeddings=config.get("tie_word_embeddings", False), **own["parts"])
@@ -270,6 +277,34 @@ def selection_keys(block, router, logits):
     return groups.masked_fill(mask[..., None], -torch.inf).flatten(-2)
 
 
+@contextlib.contextmanager
+def index_margins(model, first):
+    """Collects the margins of the positions that indexers choose, f32 [batch] for each layer: the gap between the last
+    chosen and the first rejected score, by the row's largest score, where a row from `first` on chooses at all."""
+    found = []
+    topk = torch.Tensor.topk
+
+    def watch(scores, k, dim):
+        if scores.shape[-1] > k:
+            seen = scores > -1e30
+            top = topk(scores, k + 1, dim=dim).values
+            gaps = (top[..., -2] - top[..., -1]) / scores.abs().masked_fill(~seen, 0).amax(-1)
+            found.append(gaps.masked_fill(seen.sum(-1) <= k, torch.inf)[:, first:].amin(-1))
+        return topk(scores, k, dim=dim)
+
+    def watched(forward):
+        def run(*args, **kwargs):
+            with mock.patch.object(torch.Tensor, "topk", watch):
+                return forward(*args, **kwargs)
+        return run
+
+    with contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if type(module).__name__.endswith("Indexer"):
+                stack.enter_context(mock.patch.object(module, "forward", watched(module.forward)))
+        yield found
+
+
 @torch.no_grad()
 def greedy(model, ids):
     """Continues ids [batch, len] greedily with a KV cache: [batch, NUM_NEW]."""
@@ -286,10 +321,12 @@ def margins(model, prompts, new):
 
     The first is f32 [batch]: the smallest top-1 margin of a greedy step, as a fraction of the logit range. It is negative
     if the full-sequence pass disagrees with the continuation. The second, f32 [batch], is the smallest router margin over
-    all tokens. It is negative if this model does not choose by selection_keys().
+    all tokens. It is negative if this model does not choose by selection_keys(), or if an indexer's choice is close.
     """
     length = prompts.shape[1]
-    logits, routing = forward(model, torch.cat([prompts, new[:, :-1]], dim=1))
+    first = 0 if length < LONG else length - LONG_ROWS
+    with index_margins(model, first) as index:
+        logits, routing = forward(model, torch.cat([prompts, new[:, :-1]], dim=1))
     logits = logits[:, length - 1:]
     top = logits.topk(2, dim=-1).values
     margin = (top[..., 0] - top[..., 1]) / (logits.amax(-1) - logits.amin(-1))
@@ -298,8 +335,11 @@ def margins(model, prompts, new):
     for router, _weights, experts in routing.values():
         is_chosen = torch.zeros(router.shape, dtype=torch.bool).scatter(-1, experts, True)
         gaps = router.masked_fill(~is_chosen, torch.inf).amin(-1) - router.masked_fill(is_chosen, -torch.inf).amax(-1)
-        router_margins.append(gaps.amin(-1))
-    return margin.amin(-1), torch.stack(router_margins).amin(0)
+        router_margins.append(gaps[:, first:].amin(-1))
+    router_margins = torch.stack(router_margins).amin(0)
+    if index:
+        router_margins[torch.stack(index).amin(0) < MIN_INDEX_MARGIN] = -1.0
+    return margin.amin(-1), router_margins
 
 
 def find_prompt(model, length, generator, min_router_margin):
@@ -309,7 +349,7 @@ def find_prompt(model, length, generator, min_router_margin):
     """
     vocab = model.config.get_text_config().vocab_size
     for _ in range(BATCHES):
-        prompts = torch.randint(3, vocab, (BATCH, length), generator=generator)
+        prompts = torch.randint(3, vocab, (BATCH if length < LONG else 4, length), generator=generator)
         new = greedy(model, prompts)
         margin, router = margins(model, prompts, new)
         distinct = torch.tensor([len(set(row)) for row in new.tolist()])
@@ -356,7 +396,7 @@ def make_variant(folder, variant, first_seed, num_seeds):
         model, own = write_model(folder, variant, seed)
         generator = torch.Generator().manual_seed(seed)
         found = []
-        for length in PROMPT_LENGTHS:
+        for length in own["prompt_lengths"]:
             found.append(find_prompt(model, length, generator,
                                      MIN_ROUTER_MARGIN if own["dtype"] != "bfloat16" else MIN_ROUTER_MARGIN_BF16))
             if found[-1] is None:
@@ -374,11 +414,12 @@ def make_variant(folder, variant, first_seed, num_seeds):
     tensors = {}
     for i, (prompt, _new, _margins) in enumerate(found):
         logits, routing = forward(model, prompt[None])
-        tensors[f"logits.{i}"] = logits[0]
+        first = 0 if len(prompt) < LONG else len(prompt) - LONG_ROWS
+        tensors[f"logits.{i}"] = logits[0, first:]
         for layer, (_router, factors, experts) in routing.items():
             assert (factors.diff(dim=-1) <= 0).all()
-            tensors[f"routing.{i}.{layer}"] = experts[0].float()
-            tensors[f"routing_weights.{i}.{layer}"] = factors[0]
+            tensors[f"routing.{i}.{layer}"] = experts[0, first:].float()
+            tensors[f"routing_weights.{i}.{layer}"] = factors[0, first:]
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()},
               folder / "expected.safetensors")
 

@@ -83,6 +83,9 @@ DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_expert
                  norm_topk_prob=True,
                  rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1,
                                       mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))
+DEEPSEEK32 = dict(DEEPSEEK3, family="deepseek_v32", index_topk=12, index_head_dim=16, index_n_heads=8)
+GLM5 = dict(DEEPSEEK32, family="glm_moe_dsa", n_group=1, topk_group=1, n_routed_experts=8,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6))
 
 LLAMA4 = dict(family="llama4_text", hidden_size=32, intermediate_size=24, intermediate_size_mlp=40, num_hidden_layers=4,
               num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=4, vocab_size=96,
@@ -124,6 +127,7 @@ MISTRAL4 = dict(DEEPSEEK, family="mistral4", q_lora_rank=20, n_routed_experts=8,
 #   gguf                    options of make_gguf.py
 #   layout                  "plain": files exactly as save_pretrained writes them; "classic" (the default): config keys
 #                           as in the published checkpoints
+#   prompt_lengths          of the prompts; expected.safetensors has only the last rows of long ones
 #   shard                   the max_shard_size of save_pretrained
 #   generation              replaces generation_config.json
 VARIANTS = {
@@ -199,6 +203,23 @@ VARIANTS = {
     "deepseek3-odd": dict(DEEPSEEK3, hidden_size=39, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=35,
                           q_lora_rank=None, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=7, n_group=1,
                           topk_group=1, norm_topk_prob=False, n_shared_experts=1, vocab_size=113),
+    "deepseek32-tiny": dict(DEEPSEEK32, layout="plain"),
+    "deepseek32-odd": dict(DEEPSEEK32, hidden_size=39, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=35,
+                           q_lora_rank=19, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=7, n_group=1,
+                           topk_group=1, norm_topk_prob=False, n_shared_experts=1, attention_bias=True, index_topk=19,
+                           index_head_dim=11, index_n_heads=7, vocab_size=113),
+    # One layer: close choices of earlier rows, which so long a prompt always has, do not reach the last rows.
+    "deepseek32-long": dict(DEEPSEEK32, layout="plain", num_hidden_layers=1, first_k_dense_replace=0, index_topk=40,
+                            max_position_embeddings=4096, prompt_lengths=(2100,)),
+    "deepseek32-fp8": dict(DEEPSEEK32, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,
+                           n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, kv_lora_rank=40,
+                           num_hidden_layers=2),
+    "glm5-tiny": dict(GLM5, layout="plain"),
+    "glm5-odd": dict(GLM5, hidden_size=37, num_hidden_layers=5, num_attention_heads=5, num_key_value_heads=5,
+                     kv_lora_rank=22, q_lora_rank=19, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=13,
+                     n_routed_experts=12, n_group=4, topk_group=2, index_topk=23, index_head_dim=10, index_n_heads=9,
+                     indexer_types=["full", "shared", "full", "shared", "shared"], vocab_size=107,
+                     mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
     "gptoss-tiny": dict(GPT_OSS, swiglu_limit=7.0, layout="plain"),
     "gptoss-odd": dict(GPT_OSS, hidden_size=44, intermediate_size=45, num_hidden_layers=3, num_attention_heads=6,
                        num_key_value_heads=3, head_dim=20, num_local_experts=5, num_experts_per_tok=2, vocab_size=107),

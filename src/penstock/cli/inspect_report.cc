@@ -302,7 +302,7 @@ json::object InspectReport(const DescribedModel& described) {
     known_bytes += kind.bytes();
   }
   const uint64_t total_bytes = described.weights_bytes();
-  const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim());
+  const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim()) + c.num_index_layers() * c.indexer.head_dim;
   json::object report = {{"model", ReplaceInvalidUtf8(described.name())},
                          {"family", c.family->name},
                          {"dtype", StoredFormatName(weights)},
@@ -318,6 +318,10 @@ json::object InspectReport(const DescribedModel& described) {
                          {"head_dim", c.head_dim},
                          {"kv_lora_rank", c.mla.kv_lora_rank},
                          {"kv_bytes_per_position", kv_values * 4},
+                         {"index_layers", c.num_index_layers()},
+                         {"index_heads", c.indexer.num_heads},
+                         {"index_head_dim", c.indexer.head_dim},
+                         {"index_topk", c.indexer.num_topk},
                          {"recurrent_layers", c.num_recurrent_layers()},
                          {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
                          {"num_experts", c.num_experts},
@@ -375,6 +379,13 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (integer("query_scale_layers") > 0) {
     rows.emplace_back("queries", fmt::format("x 1 + {:g} log(1 + position / {}) in {} layers", number("query_scale"),
                                              integer("query_scale_period"), integer("query_scale_layers")));
+  }
+  if (const int64_t index_layers = d.at("index_layers").to_number<int64_t>(); index_layers > 0) {
+    const auto field = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
+    std::string indexer = fmt::format("{} heads of {} dims choose {} positions for each token", field("index_heads"),
+                                      field("index_head_dim"), field("index_topk"));
+    if (index_layers < num_layers) indexer += fmt::format(", in {} layers; the others share them", index_layers);
+    rows.emplace_back("indexer", indexer);
   }
   if (const int64_t recurrent = d.at("recurrent_layers").to_number<int64_t>(); recurrent > 0) {
     rows.emplace_back(

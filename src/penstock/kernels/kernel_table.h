@@ -158,11 +158,12 @@ struct SwigluArgs {
 struct StoreKvArgs {
   KvFormat format;
   int64_t head_dim;
-  int64_t values_in_key = 0;  // KvBlock
-  const float* k;             // [head_dim]
-  const float* v;             // [head_dim]; not read if values_in_key > 0
-  std::byte* block;           // KvBlock (tensor/kv_block.h)
-  int64_t token;              // its index in the page
+  int64_t values_in_key = 0;  // KvBlock, like the next
+  bool is_by_token = false;
+  const float* k;    // [head_dim]
+  const float* v;    // [head_dim]; not read if values_in_key > 0
+  std::byte* block;  // KvBlock (tensor/kv_block.h)
+  int64_t token;     // its index in the page
 };
 
 // In one call of attention, several rows have at most this many query heads together. A single row may have more.
@@ -202,6 +203,44 @@ struct AttentionArgs {
   float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, max(end, pos + num_rows))
   float* out;      // [num_rows, group, head_dim or values_in_key]
   int64_t out_stride;
+};
+
+// The scores of one row's index queries (Indexer in model/model_config.h) with the index keys of whole pages:
+//   scores[pos] = sum over heads of weights[h] * max(0, q[h] . k[pos]),
+// in increasing h. A page's block of index keys is a KvBlock of head_dim dimensions, all of them also V. For int8 keys
+// q . k is computed as in attention.
+struct IndexScoresArgs {
+  int64_t num_heads;
+  int64_t head_dim;
+  const float* q;        // [num_heads, head_dim]
+  const float* weights;  // [num_heads]
+  const std::byte* const* pages;
+  int64_t num_pages;
+  KvFormat format;
+  int64_t block_offset_bytes;  // in a page
+  float* scratch;              // IndexScratchFloats(num_heads, head_dim)
+  float* scores;               // [num_pages * kKvPageTokens]
+};
+
+// Chooses the positions of the num_topk largest scores, in increasing order. Of equal scores the first positions are
+// chosen; -0 equals 0. A NaN is below all numbers.
+struct SelectTopkArgs {
+  const float* scores;  // [count]
+  int64_t count;
+  int64_t num_topk;   // 1..count
+  int32_t* selected;  // [num_topk]
+};
+
+// Copies K of chosen positions from blocks by token into blocks that attention takes, one after another.
+struct GatherKvArgs {
+  KvFormat format;
+  int64_t head_dim;
+  int64_t values_in_key;
+  const std::byte* const* pages;
+  int64_t block_offset_bytes;  // in a page
+  const int32_t* positions;    // [count]
+  int64_t count;
+  std::byte* blocks;  // [ceil(count / kKvPageTokens)]
 };
 
 // y[row] = residual[row] + scale * sum over j of weights[row, j] * z[assignments[row, j]], in increasing j. `y` may be
@@ -294,6 +333,9 @@ struct KernelTable {
   void (*swiglu)(const SwigluArgs& args);
   void (*store_kv)(const StoreKvArgs& args);
   void (*attention)(const AttentionArgs& args);
+  void (*index_scores)(const IndexScoresArgs& args);
+  void (*select_topk)(const SelectTopkArgs& args);
+  void (*gather_kv)(const GatherKvArgs& args);
   void (*combine)(const CombineArgs& args);
   void (*short_conv)(const ShortConvArgs& args);
   void (*delta_gates)(const DeltaGatesArgs& args);

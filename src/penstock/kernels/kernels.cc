@@ -37,6 +37,7 @@ KernelTable Changed(KernelTable table, const KernelChanges& changes) {
   if (changes.prepare_rows != nullptr) table.prepare_rows = changes.prepare_rows;
   if (changes.gemm != nullptr) table.gemm = changes.gemm;
   if (changes.attention != nullptr) table.attention = changes.attention;
+  if (changes.index_scores != nullptr) table.index_scores = changes.index_scores;
   return table;
 }
 
@@ -131,6 +132,10 @@ int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_
   const int64_t scores = (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens + kKvPageTokens;
   const int64_t padded_dim = KvBlock{KvFormat::kF32, head_dim}.padded_dim();
   return num_heads * (scores + 2 * padded_dim + 1) + kKvPageTokens * padded_dim;
+}
+
+int64_t IndexScratchFloats(int64_t num_heads, int64_t head_dim) {
+  return num_heads * KvBlock{KvFormat::kF32, head_dim}.padded_dim();
 }
 
 }  // namespace penstock::kernels

@@ -38,4 +38,7 @@ int64_t RowBytes(RowFormat format, int64_t dim);
 // Returns the scratch floats that attention needs for `num_heads` query heads over at most `num_positions` positions.
 int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_positions);
 
+// Returns the scratch floats that the scores of `num_heads` index queries need.
+int64_t IndexScratchFloats(int64_t num_heads, int64_t head_dim);
+
 }  // namespace penstock::kernels

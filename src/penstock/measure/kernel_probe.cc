@@ -161,6 +161,7 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   config.encoder = {};  // attention takes as long for the same rows and positions
   config.sliding_window = 0;
   config.attention_sinks = false;
+  config.indexer.num_topk = std::max(config.indexer.num_topk, kContext);  // scores are not part of these rates
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
   const int64_t num_sequences =
       std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / sequence_bytes), 1, kMaxSequences);
@@ -202,7 +203,8 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   const auto attend = [&](const RowBatch& batch, int num_calls) {
     return MedianSeconds(probe, [&] {
       for (int call = 0; call < num_calls; ++call) {
-        operations->Attend(batch, {0, batch.num_rows()}, layer_idx, {cache.layer(layer_idx), batch.kv_pages});
+        operations->Attend(batch, {0, batch.num_rows()}, layer_idx,
+                           {cache.first_layer().At(config, layer_idx), batch.kv_pages});
         layer_idx = (layer_idx + 1) % config.num_layers;
       }
     });

@@ -15,9 +15,28 @@ std::string_view KvFormatName(KvFormat format) {
   return "unknown";
 }
 
+KvLayer KvLayer::Of(const ModelConfig& config, KvFormat format) {
+  const Indexer& indexer = config.indexer;
+  return {.format = format,
+          .first_block_bytes = 0,
+          .block_bytes = KvBlock{format, config.head_dim, config.values_in_key(), indexer.is_on()}.bytes(),
+          .num_heads = config.num_kv_heads,
+          .is_by_token = indexer.is_on(),
+          .index_block_bytes = indexer.is_on() ? KvBlock{format, indexer.head_dim, indexer.head_dim}.bytes() : 0};
+}
+
+KvLayer KvLayer::At(const ModelConfig& config, int64_t layer_idx) const {
+  KvLayer layer = *this;
+  layer.first_block_bytes = config.kv_layer_of(layer_idx) * bytes();
+  if (config.has_indexer(layer_idx)) {
+    layer.first_index_bytes = config.num_kv_layers() * bytes() + config.index_layer_of(layer_idx) * index_block_bytes;
+  }
+  return layer;
+}
+
 uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
-  const int64_t kv_bytes =
-      config.num_kv_layers() * config.num_kv_heads * KvBlock{format, config.head_dim, config.values_in_key()}.bytes();
+  const KvLayer layer = KvLayer::Of(config, format);
+  const int64_t kv_bytes = config.num_kv_layers() * layer.bytes() + config.num_index_layers() * layer.index_block_bytes;
   return std::max(static_cast<uint64_t>(kv_bytes), RecurrentState::MinPageBytes(config));
 }
 
@@ -25,8 +44,7 @@ absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& confi
                                         const RankSplit& ranks) {
   KvCache cache;
   cache.format_ = format;
-  cache.num_kv_heads_ = config.num_kv_heads;
-  cache.block_bytes_ = KvBlock{format, config.head_dim, config.values_in_key()}.bytes();
+  cache.first_layer_ = KvLayer::Of(config, format);
   cache.num_pages_ = num_pages;
   cache.page_bytes_ = PageBytes(config, format);
   cache.states_ = RecurrentState(config, cache.page_bytes_);

@@ -1,7 +1,7 @@
 // The KV cache of one tier: pages of kPageTokens positions in one arena. prefix_cache.h gives them out.
 //
-// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h). Other pages hold
-// recurrent states (recurrent_state.h).
+// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h), then a block of
+// index keys for each layer that has an indexer. Other pages hold recurrent states (recurrent_state.h).
 //
 // If several ranks share the heads, each holds the entries of its heads for the sequences of all ranks: equally many
 // pages of each rank. It gives out its own pages; the other ranks name theirs by their numbers.
@@ -26,20 +26,20 @@ namespace penstock {
 
 std::string_view KvFormatName(KvFormat format);  // "f32", "bf16", "int8"
 
-// The blocks of one layer in a page, one for each KV head.
+// The blocks of one layer in a page, one for each KV head, and of its index keys.
 struct KvLayer {
   KvFormat format = KvFormat::kF32;
   int64_t first_block_bytes = 0;  // from the start of the page
   int64_t block_bytes = 0;
   int64_t num_heads = 0;
+  bool is_by_token = false;
+  int64_t index_block_bytes = 0;  // of index keys; 0: no layer has an indexer
+  int64_t first_index_bytes = 0;  // from the start of the page; 0: this layer has none
 
-  // Returns the first layer of a page.
-  static KvLayer Of(const ModelConfig& config, KvFormat format) {
-    return {.format = format,
-            .first_block_bytes = 0,
-            .block_bytes = KvBlock{format, config.head_dim, config.values_in_key()}.bytes(),
-            .num_heads = config.num_kv_heads};
-  }
+  // Returns the first layer of a page, without its index keys.
+  static KvLayer Of(const ModelConfig& config, KvFormat format);
+  // Returns where the blocks of a layer lie in every page of the cache. REQUIRES: this is the page's first layer.
+  KvLayer At(const ModelConfig& config, int64_t layer_idx) const;
 
   int64_t bytes() const { return num_heads * block_bytes; }
   int64_t head_offset_bytes(int64_t head_idx) const { return first_block_bytes + head_idx * block_bytes; }
@@ -85,18 +85,12 @@ class KvCache {
 
   int64_t num_pages() const { return num_pages_; }  // of this rank
   KvFormat format() const { return format_; }
-  // Returns where the blocks of a layer lie in every page.
-  KvLayer layer(int64_t layer_idx) const {
-    return {.format = format_,
-            .first_block_bytes = layer_idx * num_kv_heads_ * block_bytes_,
-            .block_bytes = block_bytes_,
-            .num_heads = num_kv_heads_};
-  }
+  // Returns the first layer of every page; KvLayer::At() returns the others.
+  const KvLayer& first_layer() const { return first_layer_; }
 
  private:
   KvFormat format_ = KvFormat::kF32;
-  int64_t num_kv_heads_ = 0;
-  int64_t block_bytes_ = 0;
+  KvLayer first_layer_;
   int64_t num_pages_ = 0;
   int rank_ = 0;  // 0 if the ranks do not share the heads
   bool by_heads_ = false;

@@ -25,7 +25,8 @@ CodedWeights Fp8InBlocks(ConfigReader& config, std::string_view field, std::stri
     config.Fail(field, "[rows, 128]", block == nullptr ? "nothing" : json::serialize(*block).substr(0, 60));
     return {};
   }
-  return {.kind = Kind::kFp8, .scale_suffix = scale_suffix, .block_rows = (*sizes)[0].get_int64(), .group = kBlockInputs};
+  return {
+      .kind = Kind::kFp8, .scale_suffix = scale_suffix, .block_rows = (*sizes)[0].get_int64(), .group = kBlockInputs};
 }
 
 void CheckIs(ConfigReader& config, std::string_view field, bool default_value, bool expected) {
@@ -112,10 +113,11 @@ CodedWeights ReadMethod(ConfigReader& config) {
     if (format != "e4m3" && format != "float8_e4m3fn") config.Fail("fmt", "'e4m3'", fmt::format("'{}'", format));
     return Fp8InBlocks(config, "weight_block_size", "_scale_inv");
   }
-  config.Fail("quant_method",
-              "'fp8', 'mxfp4', 'compressed-tensors', 'gptq' or 'auto-round' (otherwise use the f32, f16 or bf16 version "
-              "of the model, or a GGUF file)",
-              fmt::format("'{}'", method));
+  config.Fail(
+      "quant_method",
+      "'fp8', 'mxfp4', 'compressed-tensors', 'gptq' or 'auto-round' (otherwise use the f32, f16 or bf16 version "
+      "of the model, or a GGUF file)",
+      fmt::format("'{}'", method));
   return {};
 }
 

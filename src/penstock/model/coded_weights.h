@@ -13,7 +13,8 @@ struct CodedWeights {
     kNone,
     kFp8,    // E4M3. NAME has the codes, NAME and `scale_suffix` the scales
     kMxfp4,  // E2M1, a power of two for each 32 inputs. NAME_blocks, NAME_scales (gpt-oss)
-    // Codes of four bits: weight = (code - 8) * scale. The codes of 8 inputs share 4 bytes, the first in the lowest bits.
+    // Codes of four bits: weight = (code - 8) * scale. The codes of 8 inputs share 4 bytes, the first in the lowest
+    // bits.
     kInt4Rows,     // BASE.weight_packed [outputs, inputs / 8], BASE.weight_scale [outputs, groups] (compressed-tensors)
     kInt4Columns,  // BASE.qweight [inputs / 8, outputs], BASE.scales [groups, outputs] (GPTQ, AutoRound)
   };

@@ -17,8 +17,9 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
       num_topk_(config.num_topk),
       num_experts_(config.num_experts) {
   const int64_t dim = config.model_dim;
-  kv_bytes_ = static_cast<uint64_t>(config.num_kv_heads *
-                                    KvBlock{formats.kv, config.head_dim, config.values_in_key()}.bytes()) /
+  kv_bytes_ = static_cast<uint64_t>(
+                  config.num_kv_heads *
+                  KvBlock{formats.kv, config.head_dim, config.values_in_key(), config.indexer.is_on()}.bytes()) /
               static_cast<uint64_t>(kKvPageTokens);
   if (const Mla& mla = config.mla; mla.is_on()) {
     const int64_t q_dim = config.num_heads * (mla.nope_dim + mla.rope_dim);
@@ -26,6 +27,15 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     qkv_.Add(formats.attention, q_dim, mla.q_lora_rank > 0 ? mla.q_lora_rank : dim);
     qkv_.Add(formats.attention, config.kv_dim(), dim);
     qkv_.Add(formats.attention, config.num_heads * mla.kv_lora_rank, mla.nope_dim);
+    if (const Indexer& indexer = config.indexer; indexer.is_on()) {
+      index_.Add(formats.attention, indexer.q_dim(), mla.q_lora_rank);
+      index_.Add(formats.attention, indexer.head_dim, dim);
+      index_.Add(WeightFormat::kF32, indexer.num_heads, dim);
+      index_topk_ = indexer.num_topk;
+      index_dim_ = indexer.q_dim();
+      index_bytes_ = static_cast<uint64_t>(KvBlock{formats.kv, indexer.head_dim, indexer.head_dim}.bytes()) /
+                     static_cast<uint64_t>(kKvPageTokens);
+    }
     o_.Add(formats.attention, config.num_heads * mla.value_dim, mla.kv_lora_rank);
     o_.Add(formats.attention, dim, config.num_heads * mla.value_dim);
   } else {
@@ -61,11 +71,36 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
 }
 
 OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) const {
-  const bool is_recurrent = context.recurrent_rows > 0;
-  OperationCost cost = PreAttention(num_rows, is_recurrent);
+  OperationCost cost = PreAttention(num_rows, context);
   cost += AttentionCore(context);
-  cost += PostAttention(num_rows, is_recurrent);
+  cost += PostAttention(num_rows, context);
   return cost;
+}
+
+OperationCost ModelCost::PreAttention(int64_t num_rows, const Context& context) const {
+  if (context.recurrent_rows > 0) return Product(delta_in_, num_rows);
+  OperationCost cost = Product(qkv_, num_rows);
+  if (context.has_indexer) cost += Product(index_, num_rows);
+  return cost;
+}
+
+ModelCost::Context ModelCost::ContextOfRows(int64_t num_rows, int64_t num_positions) const {
+  if (index_topk_ == 0 || num_positions <= index_topk_) {
+    return {.seen_tokens = num_rows * num_positions,
+            .read_tokens = num_rows * num_positions,
+            .has_indexer = index_topk_ > 0};
+  }
+  return {.seen_tokens = num_rows * index_topk_,
+          .read_tokens = num_rows * index_topk_,
+          .has_indexer = true,
+          .scored_tokens = num_rows * num_positions,
+          .scanned_tokens = num_rows * num_positions};
+}
+
+OperationCost ModelCost::IndexScores(const Context& context) const {
+  const uint64_t bytes = index_bytes_ * static_cast<uint64_t>(context.scanned_tokens);
+  const double flops = 2.0 * static_cast<double>(index_dim_) * static_cast<double>(context.scored_tokens);
+  return {flops, bytes, bytes, flops};
 }
 
 OperationCost ModelCost::CrossProjections(int64_t num_rows) const {
@@ -84,7 +119,9 @@ OperationCost ModelCost::AttentionCore(const Context& context) const {
   // Counts q . k and p . v of every head.
   const uint64_t kv_bytes = kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
   const double flops = 2.0 * static_cast<double>(attention_dim_) * static_cast<double>(context.seen_tokens);
-  return {flops, kv_bytes, kv_bytes, flops};
+  OperationCost cost = {flops, kv_bytes, kv_bytes, flops};
+  cost += IndexScores(context);
+  return cost;
 }
 
 OperationCost ModelCost::ExpertsOfUniformRouting(int64_t num_rows) const {

@@ -45,18 +45,25 @@ class ModelCost {
   struct Context {
     int64_t seen_tokens = 0;  // positions that each row sees, summed up over all rows
     int64_t read_tokens = 0;  // positions that are read, summed up over the sequences
+    // In a layer with an indexer: positions that rows score to choose those they see, summed up over the rows, and
+    // those whose index keys are read, summed up over the sequences.
+    bool has_indexer = false;
+    int64_t scored_tokens = 0;
+    int64_t scanned_tokens = 0;
     // In a recurrent layer instead: rows, and sequences whose states are read and written.
     int64_t recurrent_rows = 0;
     int64_t num_states = 0;
   };
   OperationCost Attention(int64_t num_rows, const Context& context) const;
-  OperationCost PreAttention(int64_t num_rows, bool is_recurrent = false) const {
-    return Product(is_recurrent ? delta_in_ : qkv_, num_rows);
-  }
+  OperationCost PreAttention(int64_t num_rows, const Context& context) const;
   OperationCost AttentionCore(const Context& context) const;
-  OperationCost PostAttention(int64_t num_rows, bool is_recurrent = false) const {
-    return Product(is_recurrent ? delta_out_ : o_, num_rows);
+  // The part of AttentionCore() that scores positions.
+  OperationCost IndexScores(const Context& context) const;
+  OperationCost PostAttention(int64_t num_rows, const Context& context) const {
+    return Product(context.recurrent_rows > 0 ? delta_out_ : o_, num_rows);
   }
+  // Returns what rows of different sequences see, each of which has `num_positions`.
+  Context ContextOfRows(int64_t num_rows, int64_t num_positions) const;
   // Cross-attention of one layer of a decoder: the projections of queries and of outputs around its AttentionCore(),
   // and the K and V of a prompt's rows.
   OperationCost CrossProjections(int64_t num_rows) const;
@@ -94,9 +101,13 @@ class ModelCost {
   int64_t attention_dim_;  // sum over heads of the dims of q and of attention's output
   int64_t num_topk_;
   int64_t num_experts_;
+  int64_t index_topk_ = 0;  // 0: rows see all positions
+  int64_t index_dim_ = 0;   // of all index heads
   uint64_t kv_bytes_ = 0;
-  double state_values_ = 0;  // of a sequence in one recurrent layer
-  Matrices qkv_, o_, delta_in_, delta_out_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
+  uint64_t index_bytes_ = 0;  // of an index key
+  double state_values_ = 0;   // of a sequence in one recurrent layer
+  Matrices qkv_, index_, o_, delta_in_, delta_out_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_,
+      lm_head_;
 };
 
 }  // namespace penstock

@@ -42,7 +42,9 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kMistral4,
                                   &kMistral3,
                                   &kErnie45VlMoe,
-                                  &kAria};
+                                  &kAria,
+                                  &kDeepseekV32,
+                                  &kGlmMoeDsa};
 
 }  // namespace
 

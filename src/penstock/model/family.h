@@ -113,6 +113,8 @@ extern const Family kDots1;
 extern const Family kDbrx;
 extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
+extern const Family kDeepseekV32;
+extern const Family kGlmMoeDsa;
 extern const Family kGptOss;
 extern const Family kArctic;
 extern const Family kMinimaxM2;

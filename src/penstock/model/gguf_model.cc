@@ -47,6 +47,9 @@ constexpr FieldName kKeys[] = {
     {"rope_theta", "rope.freq_base"},
     {"q_lora_rank", "attention.q_lora_rank"},
     {"kv_lora_rank", "attention.kv_lora_rank"},
+    {"index_n_heads", "attention.indexer.head_count"},
+    {"index_head_dim", "attention.indexer.key_length"},
+    {"index_topk", "attention.indexer.top_k"},
     {"clip_qkv", "attention.clamp_kqv"},
     {"attention_multiplier", "attention.scale"},
     {"embedding_multiplier", "embedding_scale"},
@@ -93,6 +96,11 @@ constexpr StoredName kNames[] = {
     {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
     {"self_attn.kv_a_proj_with_mqa.bias", "attn_kv_a_mqa.bias"},
     {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
+    {"self_attn.indexer.q_proj.weight", "indexer.attn_q_b.weight"},
+    {"self_attn.indexer.k_proj.weight", "indexer.attn_k.weight"},
+    {"self_attn.indexer.weights_proj.weight", "indexer.proj.weight"},
+    {"self_attn.indexer.k_norm.weight", "indexer.k_norm.weight"},
+    {"self_attn.indexer.k_norm.bias", "indexer.k_norm.bias"},
     {"self_attn.k_up_proj.weight", "attn_k_b.weight"},
     {"self_attn.v_up_proj.weight", "attn_v_b.weight"},
     {"self_attn.k_up_proj.weight", "attn_kv_b.weight", /*is_transposed=*/true},  // older files
@@ -163,6 +171,7 @@ class ConfigMaker {
   absl::Status AddLayers(const Family& family);
   absl::StatusOr<std::vector<bool>> WindowsOf(int64_t num_layers) const;
   absl::Status AddLayerRopes(LayerRopes kind, int64_t num_layers);
+  void AddIndexers(int64_t num_layers);
 
   const Gguf* gguf_;
   std::string architecture_;
@@ -381,6 +390,7 @@ absl::Status ConfigMaker::AddLayers(const Family& family) {
   for (const bool has : has_router) ffn_types.emplace_back(has ? "sparse" : "dense");
   config_["mlp_layer_types"] = std::move(ffn_types);
   PENSTOCK_RETURN_IF_ERROR(AddLayerRopes(family.layer_ropes, num_layers));
+  AddIndexers(num_layers);
   if (!has_window_) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<bool> windows, WindowsOf(num_layers));
   // Flags of layers that predict further tokens come last.
@@ -391,6 +401,15 @@ absl::Status ConfigMaker::AddLayers(const Family& family) {
   for (const bool has : windows) window_types.emplace_back(has ? "sliding_attention" : "full_attention");
   if (!windows.empty()) config_["layer_types"] = std::move(window_types);
   return absl::OkStatus();
+}
+
+// Adds which layers have an indexer of their own: those whose file has its weights.
+void ConfigMaker::AddIndexers(int64_t num_layers) {
+  json::array types;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    types.emplace_back(gguf_->Find(fmt::format("blk.{}.indexer.proj.weight", i)) != nullptr ? "full" : "shared");
+  }
+  config_["indexer_types"] = std::move(types);
 }
 
 absl::Status ConfigMaker::AddLayerRopes(LayerRopes kind, int64_t num_layers) {

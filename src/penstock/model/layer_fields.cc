@@ -1,5 +1,6 @@
 #include "penstock/model/layer_fields.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "penstock/base/limits.h"
@@ -77,6 +78,49 @@ void ReadDeltaNet(ConfigReader& reader, ModelConfig& config) {
   if (!config.layer_is_recurrent.empty()) return;
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     config.layer_is_recurrent.push_back((layer_idx + 1) % interval != 0);
+  }
+}
+
+namespace {
+
+// Returns which layers share the choices of another layer's indexer.
+std::vector<bool> ReadSharedIndexers(ConfigReader& reader, int64_t num_layers) {
+  std::vector<bool> is_shared = ReadNames(reader, "indexer_types", "shared", "full", num_layers);
+  const json::value* pattern = reader.Find("index_topk_pattern");
+  if (!is_shared.empty()) return is_shared;
+  if (pattern != nullptr && !pattern->is_string()) {
+    return ReadNames(reader, "index_topk_pattern", "shared", "full", num_layers);
+  }
+  if (pattern != nullptr) {
+    const std::string_view letters = pattern->get_string();
+    if (std::ssize(letters) != num_layers || letters.find_first_not_of("FS") != std::string_view::npos) {
+      reader.Fail("index_topk_pattern", fmt::format("{} times 'F' or 'S'", num_layers),
+                  fmt::format("'{}'", letters.substr(0, 60)));
+      return {};
+    }
+    for (const char letter : letters) is_shared.push_back(letter == 'S');
+    return is_shared;
+  }
+  const int64_t every = std::max<int64_t>(1, reader.IntOr("index_topk_freq", 1, 0, kMaxLayers));
+  const int64_t offset = reader.IntOr("index_skip_topk_offset", 2, 0, kMaxLayers);
+  for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
+    is_shared.push_back(std::max<int64_t>(layer_idx - offset + 1, 0) % every != 0);
+  }
+  return is_shared;
+}
+
+}  // namespace
+
+void ReadIndexer(ConfigReader& reader, ModelConfig& config, const IndexerDefaults& defaults) {
+  config.indexer = {.num_heads = reader.IntOr("index_n_heads", defaults.num_heads, 1, kMaxHeads),
+                    .head_dim = reader.IntOr("index_head_dim", 128, 1, kMaxHeadDim),
+                    .num_topk = reader.IntOr("index_topk", 2048, 1, kMaxContext),
+                    .is_interleaved = reader.BoolOr("indexer_rope_interleave", defaults.is_interleaved),
+                    .is_shared = {}};
+  if (!defaults.takes_shared) return;
+  config.indexer.is_shared = ReadSharedIndexers(reader, config.num_layers);
+  if (std::ranges::find(config.indexer.is_shared, true) == config.indexer.is_shared.end()) {
+    config.indexer.is_shared.clear();
   }
 }
 

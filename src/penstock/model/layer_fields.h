@@ -43,4 +43,14 @@ struct NoauxDefaults {
 };
 void ReadNoauxRouter(ConfigReader& reader, ModelConfig& config, const NoauxDefaults& defaults = {});
 
+// Reads the lightning indexer: the `index_` fields, and which layers share another's choices: `indexer_types`, a list
+// of full and shared, or else `index_topk_pattern`, or else `index_topk_freq` and `index_skip_topk_offset`. REQUIRES:
+// MLA with a q_lora_rank.
+struct IndexerDefaults {
+  int64_t num_heads;
+  bool is_interleaved;
+  bool takes_shared;  // layers may share
+};
+void ReadIndexer(ConfigReader& reader, ModelConfig& config, const IndexerDefaults& defaults);
+
 }  // namespace penstock

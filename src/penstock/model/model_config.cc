@@ -119,6 +119,17 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
                                       delta.values_dim(), kMaxModelDim));
     }
   }
+  if (const Indexer& indexer = config.indexer; indexer.is_on()) {
+    if (indexer.head_dim < config.mla.rope_dim) {
+      reader.FailRelation(
+          fmt::format("index_head_dim {} is less than qk_rope_head_dim {}", indexer.head_dim, config.mla.rope_dim));
+    }
+    if (indexer.q_dim() > kMaxModelDim) {
+      reader.FailRelation(fmt::format("{} index heads of {} dims: expected at most {} in total", indexer.num_heads,
+                                      indexer.head_dim, kMaxModelDim));
+    }
+    if (!config.has_indexer(0)) reader.FailRelation("the first layer has no indexer whose choices it could share");
+  }
   const int64_t widest = std::max({config.head_dim, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
   if (config.num_heads * widest > kMaxModelDim) {
     reader.FailRelation(
@@ -197,6 +208,12 @@ float QueryScale::At(int64_t position) const {
 int64_t ModelConfig::NumRecurrentBefore(int64_t layer_idx) const {
   if (layer_is_recurrent.empty()) return 0;
   return std::count(layer_is_recurrent.begin(), layer_is_recurrent.begin() + layer_idx, true);
+}
+
+int64_t ModelConfig::index_layer_of(int64_t layer_idx) const {
+  if (!indexer.is_on()) return 0;
+  if (indexer.is_shared.empty()) return layer_idx;
+  return std::count(indexer.is_shared.begin(), indexer.is_shared.begin() + layer_idx, false);
 }
 
 int64_t ModelConfig::num_moe_layers() const {

@@ -43,6 +43,27 @@ struct Mla {
   bool is_on() const { return kv_lora_rank > 0; }
 };
 
+// The lightning indexer (DeepSeek-V3.2-Exp 2025, section 2.1), which chooses the positions that a row of an MLA layer
+// attends to. A position has one index key for all index heads:
+//   score[pos] = sum over heads of weight[head] * max(0, q[head] . k[pos]).
+// The num_topk positions with the largest scores are chosen; of equal scores the earlier position's counts more. q
+// comes from the normed q of MLA's q_a_proj, k and the weights from the layer's input. RoPE rotates the first rope_dim
+// dims.
+//
+// The published code multiplies q and k by a Hadamard matrix before it rounds both to FP8. The matrix is orthogonal, so
+// without that rounding it changes nothing, and it is left out.
+struct Indexer {
+  int64_t num_heads = 0;  // 0: rows attend to all positions
+  int64_t head_dim = 0;
+  int64_t num_topk = 0;
+  bool is_interleaved = false;  // how RoPE rotates
+  std::vector<bool> is_shared;  // [num_layers]: uses the choices of the last layer that makes its own; empty: none
+  static constexpr float kNormEps = 1e-6f;  // of the LayerNorm of k
+
+  bool is_on() const { return num_heads > 0; }
+  int64_t q_dim() const { return num_heads * head_dim; }
+};
+
 inline constexpr int8_t kNoRope = -1;
 
 // Gated DeltaNet (Yang et al. 2025, equation 10), in place of attention in some layers. A head keeps a matrix
@@ -127,6 +148,7 @@ struct ModelConfig {
 
   Encoder encoder;
   Mla mla;
+  Indexer indexer;
   DeltaNet delta_net;
   std::vector<bool> layer_is_recurrent;  // [num_layers]: delta_net in place of attention; empty: no layer
   bool attention_gate = false;           // what attention returns is multiplied by 1 / (1 + exp(-gate . x))
@@ -182,6 +204,12 @@ struct ModelConfig {
     if (is_of_encoder(layer_idx)) return layer_idx % num_kv_layers();
     return layer_idx - encoder.num_layers - NumRecurrentBefore(layer_idx);
   }
+  // Returns whether a layer has an indexer of its own, and its place among those that have.
+  bool has_indexer(int64_t layer_idx) const {
+    return indexer.is_on() && (indexer.is_shared.empty() || !indexer.is_shared[layer_idx]);
+  }
+  int64_t num_index_layers() const { return index_layer_of(num_layers); }
+  int64_t index_layer_of(int64_t layer_idx) const;
   // Returns whether the KV entries of a sequence that may get this long differ from those of a shorter one that begins
   // alike (LongRoPE).
   bool IsBeyondOriginalLength(int64_t length) const {

@@ -134,6 +134,18 @@ class LayerMapper {
         Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, WeightUse::kMatrix);
     layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.num_heads * mla.value_dim);
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
+    if (c.has_indexer(layer_idx_)) MapIndexer(layer);
+  }
+
+  void MapIndexer(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    const Indexer& indexer = c.indexer;
+    layer.index_q_proj = Matrix("self_attn.indexer.q_proj.weight", indexer.q_dim(), c.mla.q_lora_rank);
+    layer.index_k_proj = Matrix("self_attn.indexer.k_proj.weight", indexer.head_dim, c.model_dim);
+    layer.index_weights_proj =
+        Take("self_attn.indexer.weights_proj.weight", {indexer.num_heads, c.model_dim}, WeightUse::kRouter);
+    layer.index_k_norm = Vector("self_attn.indexer.k_norm.weight", indexer.head_dim);
+    layer.index_k_norm_bias = Vector("self_attn.indexer.k_norm.bias", indexer.head_dim);
   }
 
   void MapExperts(LayerTensors& layer) const {

@@ -8,6 +8,7 @@
 //   self_attn.q_norm, k_norm                                               .weight
 //   self_attn.q_a_proj, kv_a_proj_with_mqa                                 .weight, .bias
 //   self_attn.q_a_layernorm, kv_a_layernorm, q_b_proj, k_up_proj, v_up_proj  .weight
+//   self_attn.indexer.q_proj, k_proj, weights_proj, k_norm                 .weight; k_norm.bias
 //   self_attn.sinks
 //   self_attn.gate_proj                                                    .weight
 //   linear_attn.q_proj, k_proj, v_proj, gate_proj, beta_proj, decay_proj, conv, norm, o_proj  .weight
@@ -63,7 +64,13 @@ struct LayerParts {
   Vector q_a_norm = {};   // [q_lora_rank]
   Matrix k_up_proj = {};  // MLA: [num_heads, kv_lora_rank, nope_dim]
   Matrix v_up_proj = {};  // MLA: [num_heads, value_dim, kv_lora_rank]
-  Vector sinks = {};      // [num_heads]
+  // The indexer: [num_heads * head_dim, q_lora_rank], [head_dim, model_dim], [num_heads, model_dim].
+  Matrix index_q_proj = {};
+  Matrix index_k_proj = {};
+  Matrix index_weights_proj = {};
+  Vector index_k_norm = {};  // [head_dim]
+  Vector index_k_norm_bias = {};
+  Vector sinks = {};  // [num_heads]
   // The gate of attention's output, [num_heads * head_dim, model_dim], or of DeltaNet's, [values_dim, model_dim]. In a
   // layer with DeltaNet, q_proj, k_proj and v_proj are [keys_dim or values_dim, model_dim].
   Matrix gate_proj = {};
@@ -114,6 +121,11 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_vector(a.q_a_norm, b.q_a_norm);
   on_matrix(a.k_up_proj, b.k_up_proj, MatrixKind::kAttention);
   on_matrix(a.v_up_proj, b.v_up_proj, MatrixKind::kAttention);
+  on_matrix(a.index_q_proj, b.index_q_proj, MatrixKind::kAttention);
+  on_matrix(a.index_k_proj, b.index_k_proj, MatrixKind::kAttention);
+  on_matrix(a.index_weights_proj, b.index_weights_proj, MatrixKind::kRouter);
+  on_vector(a.index_k_norm, b.index_k_norm);
+  on_vector(a.index_k_norm_bias, b.index_k_norm_bias);
   on_vector(a.sinks, b.sinks);
   on_matrix(a.gate_proj, b.gate_proj, MatrixKind::kAttention);
   on_matrix(a.beta_proj, b.beta_proj, MatrixKind::kAttention);

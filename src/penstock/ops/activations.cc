@@ -5,6 +5,7 @@
 #include "penstock/base/checked.h"
 #include "penstock/base/status.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock {
 namespace {
@@ -51,6 +52,24 @@ void VisitDeltaNet(DeltaNetRows& a, const DeltaNet& delta, int64_t num_rows, Vis
   visit(a.gate, num_rows * delta.values_dim());
 }
 
+// Does so for layers with an indexer.
+template <typename Visitor>
+void VisitIndexer(IndexerRows& a, const ModelConfig& config, const ActivationDims& dims, Visitor&& visit) {
+  const Indexer& indexer = config.indexer;
+  if (!indexer.is_on()) return;
+  const int64_t rows = dims.max_rows, positions = dims.context_length + kKvPageTokens;
+  const int64_t selected = MaxSelected(config, dims.context_length);
+  const int64_t num_pages = (selected + kKvPageTokens - 1) / kKvPageTokens;
+  visit(a.q, rows * indexer.q_dim());
+  visit(a.k, rows * indexer.head_dim);
+  visit(a.weights, rows * indexer.num_heads);
+  visit(a.selected, rows * selected);
+  visit(a.scores, dims.num_workers * positions);
+  visit(a.scratch, dims.num_workers * kernels::IndexScratchFloats(indexer.num_heads, indexer.head_dim));
+  visit(a.gathered,
+        dims.num_workers * num_pages * KvBlock{KvFormat::kF32, config.head_dim, config.values_in_key()}.bytes());
+}
+
 // Calls visit(span, count) for each buffer: one list serves both to count and to allocate.
 template <typename Visitor>
 void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
@@ -75,6 +94,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.k, attended_rows * config.kv_dim());
   visit(a.v, attended_rows * config.v_dim());
   visit(a.attended, attended_rows * config.attended_dim());
+  VisitIndexer(a.indexer, config, dims, visit);
   VisitDeltaNet(a.delta_net, config.delta_net, rows, visit);  // ranks do not share such heads
   visit(a.cos, attended_rows * config.num_angles());
   visit(a.sin, attended_rows * config.num_angles());
@@ -132,13 +152,22 @@ int64_t AttentionHeads(const ModelConfig& config) {
   return std::min(config.num_heads / config.num_kv_heads, kMaxHeadsAtOnce);
 }
 
+int64_t PartsOfKvHead(const ModelConfig& config) {
+  const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
+  return (group + max_heads - 1) / max_heads;
+}
+
 int64_t AttentionRows(const ModelConfig& config) {
   return std::max<int64_t>(1, kernels::kAttentionHeads / AttentionHeads(config));
 }
 
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length) {
   return kernels::AttentionScratchFloats(AttentionRows(config) * AttentionHeads(config), config.head_dim,
-                                         context_length);
+                                         MaxSelected(config, context_length));
+}
+
+int64_t MaxSelected(const ModelConfig& config, int64_t context_length) {
+  return config.indexer.is_on() ? std::min(config.indexer.num_topk, context_length) : context_length;
 }
 
 int64_t FfnScratchFloats(int64_t max_rows) {

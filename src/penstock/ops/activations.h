@@ -44,6 +44,9 @@ RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype, ActivationForm
 // all heads have the same KV head.)
 int64_t AttentionHeads(const ModelConfig& config);
 
+// Returns the number of parts into which attention splits the query heads of one KV head.
+int64_t PartsOfKvHead(const ModelConfig& config);
+
 // Returns the number of rows of one sequence that attention takes at once.
 int64_t AttentionRows(const ModelConfig& config);
 
@@ -73,6 +76,20 @@ struct DeltaNetRows {
   std::span<float> out;    // [num_rows, values_dim]
 };
 
+// Rows of layers with an indexer. Positions are chosen, and their KV entries gathered, for num_workers rows at a time.
+struct IndexerRows {
+  std::span<float> q;             // [num_rows, num_heads * head_dim]
+  std::span<float> k;             // [num_rows, head_dim]
+  std::span<float> weights;       // [num_rows, num_heads]
+  std::span<int32_t> selected;    // [num_rows, MaxSelected]: places in the pages that a row sees, in increasing order
+  std::span<float> scores;        // [num_workers, positions in whole pages]
+  std::span<float> scratch;       // [num_workers, IndexScratchFloats]
+  std::span<std::byte> gathered;  // [num_workers, pages of MaxSelected, a block in f32]
+};
+
+// Returns how many positions a row attends to at most.
+int64_t MaxSelected(const ModelConfig& config, int64_t context_length);
+
 // Spans have room for max_rows (or max_rows * num_topk assignments). GEMMs take prepared rows (kernels/kernel_table.h).
 struct Activations {
   static uint64_t Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims);
@@ -98,6 +115,7 @@ struct Activations {
   std::span<float> q_compressed;    // [num_rows, q_lora_rank]: only with MLA, like the next two
   std::span<float> q_heads;         // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
   std::span<float> value_heads;     // [num_rows, num_heads, value_dim]: V's up-projection of attended
+  IndexerRows indexer;
   DeltaNetRows delta_net;
   std::span<float> cos;                // [num_rows, num_angles]
   std::span<float> sin;                // [num_rows, num_angles]

@@ -84,11 +84,22 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
     context.kernels.store_kv({.format = layer.format,
                               .head_dim = config.head_dim,
                               .values_in_key = config.values_in_key(),
+                              .is_by_token = layer.is_by_token,
                               .k = a.k.data() + offset,
                               .v = a.v.data() + offset,
                               .block = page + layer.head_offset_bytes(head_idx),
                               .token = pos % KvCache::kPageTokens});
   }
+  if (layer.first_index_bytes == 0) return;
+  const int64_t dim = config.indexer.head_dim;
+  const float* const k = a.indexer.k.data() + row_idx * dim;
+  context.kernels.store_kv({.format = layer.format,
+                            .head_dim = dim,
+                            .values_in_key = dim,
+                            .k = k,
+                            .v = k,
+                            .block = page + layer.first_index_bytes,
+                            .token = pos % KvCache::kPageTokens});
 }
 
 // Returns runs of rows of one sequence at consecutive positions that see the same pages, from the same first position
@@ -112,12 +123,6 @@ std::vector<RowRange> AttentionRuns(const ModelConfig& config, const RowBatch& b
     runs.push_back({row_idx, row_idx + 1});
   }
   return runs;
-}
-
-// Returns the number of parts into which attention splits the query heads of one KV head.
-int64_t PartsOfKvHead(const ModelConfig& config) {
-  const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
-  return (group + max_heads - 1) / max_heads;
 }
 
 }  // namespace
@@ -287,9 +292,19 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
                     num_cols};
   };
   const GemmPart k = project(config.model_dim, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  const bool has_indexer = config.has_indexer(layer_idx);
   if (mla.q_lora_rank > 0) {
-    const GemmPart first[] = {
+    std::vector<GemmPart> first = {
         project(config.model_dim, layer.q_a_proj, layer.q_a_bias, a.q_compressed, mla.q_lora_rank), k};
+    if (has_indexer) {
+      const int64_t num_heads = config.indexer.num_heads, head_dim = config.indexer.head_dim;
+      first.push_back(project(config.model_dim, layer.index_k_proj, {}, a.indexer.k, head_dim));
+      // The weights choose positions, as a router chooses experts, and are computed from f32 rows like one.
+      GemmPart weights = project(config.model_dim, layer.index_weights_proj, {}, a.indexer.weights, num_heads);
+      weights.call.x = {reinterpret_cast<const std::byte*>(a.normed.data() + rows.begin * config.model_dim),
+                        4 * config.model_dim, kernels::RowFormat::kF32};
+      first.push_back(weights);
+    }
     RunGemms(context_, first);
     ForRowRanges(context_, rows, [&](RowRange part) {
       for (int64_t row = part.begin; row < part.end; ++row) {
@@ -297,7 +312,10 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
       }
       PrepareRows(context_, a.q_compressed, mla.q_lora_rank, part, format, a.gemm_input);
     });
-    const GemmPart second[] = {project(mla.q_lora_rank, layer.q_proj, {}, a.q_heads, q_dim)};
+    std::vector<GemmPart> second = {project(mla.q_lora_rank, layer.q_proj, {}, a.q_heads, q_dim)};
+    if (has_indexer) {
+      second.push_back(project(mla.q_lora_rank, layer.index_q_proj, {}, a.indexer.q, config.indexer.q_dim()));
+    }
     RunGemms(context_, second);
   } else {
     const GemmPart both[] = {project(config.model_dim, layer.q_proj, {}, a.q_heads, q_dim), k};
@@ -312,6 +330,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
             .y = a.q.data() + rows.begin * config.q_dim(),
             .y_head_stride = config.head_dim});
   RotateMla(rows, layer_idx);
+  if (has_indexer) FinishIndexer(rows, layer_idx);
 }
 
 // Completes q and k of MLA: copies the part of q that rotates behind the compressed part, norms k, and applies RoPE.
@@ -371,6 +390,7 @@ void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
 
 void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
   if (context_.config.is_recurrent(layer_idx)) return AdvanceState(batch, rows, layer_idx, *kv.states);
+  if (context_.config.indexer.is_on()) return AttendSelected(batch, rows, layer_idx, kv);
   AttendRuns(batch, rows, layer_idx, kv, [&](int64_t row_idx) { return SightOf(batch, row_idx, layer_idx); });
 }
 

@@ -95,6 +95,13 @@ class HostOperations : public Operations {
   void ScaleInputs(RowRange rows);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   void RotateMla(RowRange rows, int64_t layer_idx);
+  // The parts of a layer with an indexer (host_indexer.cc): what follows the projections, and Attend() where rows
+  // attend to chosen positions.
+  void FinishIndexer(RowRange rows, int64_t layer_idx);
+  void AttendSelected(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv);
+  void SelectPositions(const RowBatch& batch, RowRange rows, RowRange at_once, const KvView& kv);
+  KvLayer GatherSelected(const RowBatch& batch, RowRange rows, RowRange at_once, const KvView& kv,
+                         std::vector<std::vector<std::byte*>>& blocks);
   // The parts of a layer with DeltaNet (host_delta_net.cc): what PreAttention() and Attend() are in others, and what
   // comes before the output projection.
   void ProjectDeltaNet(RowRange rows, int64_t layer_idx);

@@ -18,11 +18,9 @@ PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
 }
 
 KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
-  KvView view{.layer = args_.kv,
-              .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size()),
-              .states = args_.states};
-  view.layer.first_block_bytes = args_.config.kv_layer_of(layer_idx) * args_.kv.bytes();
-  return view;
+  return {.layer = args_.kv.At(args_.config, layer_idx),
+          .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size()),
+          .states = args_.states};
 }
 
 Event PassAttention::Embed(RowRange rows) {
@@ -126,7 +124,9 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
   staged->buffer_idx = staging.Take();
   ByteCopies copies;
   const RowBatch& batch = args_.batch;
-  const int64_t layer_bytes = args_.kv.bytes();
+  const KvLayer layer = args_.kv.At(args_.config, layer_idx);
+  const int64_t layer_bytes = layer.bytes(), index_bytes = layer.first_index_bytes > 0 ? layer.index_block_bytes : 0;
+  const auto page_bytes = static_cast<uint64_t>(layer_bytes + index_bytes);
   uint64_t link_bytes = 0;
   int64_t page_idx = 0;
   absl::flat_hash_map<const std::byte*, std::byte*> copy_of;  // rows of a window share pages
@@ -143,16 +143,21 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
     for (int64_t i = 0; i < num_pages; ++i) {
       const bool is_copied = i * KvCache::kPageTokens < num_stored;
       if (args_.is_simulated()) {
-        link_bytes += is_copied ? static_cast<uint64_t>(layer_bytes) : 0;
+        link_bytes += is_copied ? page_bytes : 0;
         continue;
       }
       const std::byte* page = batch.kv_pages[first][i];
       const auto [copy, is_new] = copy_of.try_emplace(page, nullptr);
       if (is_new) {
         copy->second = staging.page(staged->buffer_idx, page_idx++);
-        if (is_copied)
-          copies.push_back({copy->second, page + args_.config.kv_layer_of(layer_idx) * layer_bytes,
-                            static_cast<size_t>(layer_bytes)});
+        if (is_copied) {
+          link_bytes += page_bytes;
+          copies.push_back({copy->second, page + layer.first_block_bytes, static_cast<size_t>(layer_bytes)});
+          if (index_bytes > 0) {
+            copies.push_back(
+                {copy->second + layer_bytes, page + layer.first_index_bytes, static_cast<size_t>(index_bytes)});
+          }
+        }
       }
       pages.push_back(copy->second);
     }
@@ -160,9 +165,8 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
   }
   if (args_.is_simulated()) {
     // Sequences that share pages count them several times here. The buffer has room for all pages that there are.
-    link_bytes = std::min(link_bytes, static_cast<uint64_t>(staging.num_pages() * layer_bytes));
+    link_bytes = std::min(link_bytes, static_cast<uint64_t>(staging.num_pages()) * page_bytes);
   } else {
-    link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
     PENSTOCK_CHECK(page_idx <= staging.num_pages());
   }
   staged->arrived = tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load kv", rows, layer_idx), link_bytes,
@@ -177,10 +181,11 @@ Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
   Events after = BeforeLayer(rows);
   after.push_back(staged->arrived);
   KvStaging& staging = *args_.device->kv_staging;
-  const Event done =
-      IssueAttention(rows, layer_idx, std::move(after), [=, this, layer = staging.layer()](Operations& operations) {
-        AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages, .is_copy = true});
-      });
+  KvLayer layer = staging.layer();
+  if (!args_.config.has_indexer(layer_idx)) layer.first_index_bytes = 0;
+  const Event done = IssueAttention(rows, layer_idx, std::move(after), [=, this](Operations& operations) {
+    AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages, .is_copy = true});
+  });
   staging.last_use(staged->buffer_idx) = done;
   StoreOnHost(rows, layer_idx, done);
   return done;
@@ -188,12 +193,15 @@ Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
 
 void PassAttention::StoreOnHost(RowRange rows, int64_t layer_idx, const Event& computed) {
   const int64_t k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim(), first = rows.begin;
-  offloaded_[first] = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("store kv", rows, layer_idx),
-                                  static_cast<uint64_t>(4 * rows.size() * (k_dim + v_dim)), {computed, stored_[first]},
-                                  [=](Activations& host, Activations& device, ByteCopies& copies) {
-                                    AddRows(copies, device.k, host.k, rows, k_dim);
-                                    AddRows(copies, device.v, host.v, rows, v_dim);
-                                  });
+  const int64_t index_dim = args_.config.has_indexer(layer_idx) ? args_.config.indexer.head_dim : 0;
+  offloaded_[first] =
+      tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("store kv", rows, layer_idx),
+                  static_cast<uint64_t>(4 * rows.size() * (k_dim + v_dim + index_dim)), {computed, stored_[first]},
+                  [=](Activations& host, Activations& device, ByteCopies& copies) {
+                    AddRows(copies, device.k, host.k, rows, k_dim);
+                    AddRows(copies, device.v, host.v, rows, v_dim);
+                    AddRows(copies, device.indexer.k, host.indexer.k, rows, index_dim);
+                  });
   stored_[first] = tasks_.Issue(
       args_.host, tasks_.LabelOf("store kv", rows, layer_idx), {}, {offloaded_[first]},
       [=, this](Operations& operations) { operations.StoreKv(args_.batch, rows, CacheView(rows, layer_idx)); });
@@ -219,7 +227,7 @@ void PassAttention::StoreEncoded(RowRange rows) {
 
 Event PassAttention::PreAttention(RowRange rows, int64_t layer_idx) {
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("pre-attention", rows, layer_idx),
-                      args_.cost.PreAttention(rows.size(), args_.config.is_recurrent(layer_idx)), BeforeLayer(rows),
+                      args_.cost.PreAttention(rows.size(), ContextOf(rows, layer_idx)), BeforeLayer(rows),
                       [=](Operations& operations) { operations.PreAttention(rows, layer_idx); });
 }
 
@@ -233,8 +241,10 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
   const ModelConfig& config = args_.config;
   const bool is_recurrent = config.is_recurrent(layer_idx);
   const DeltaNet& delta = config.delta_net;
+  const Indexer indexer = config.has_indexer(layer_idx) ? config.indexer : Indexer();
   const int64_t num_cols = is_recurrent ? delta.num_channels() + 2 * delta.num_value_heads
-                                        : config.q_dim() + config.kv_dim() + config.v_dim();
+                                        : config.q_dim() + config.kv_dim() + config.v_dim() + indexer.q_dim() +
+                                              indexer.head_dim + indexer.num_heads;
   Event& offloaded = offloaded_[rows.begin];
   offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload qkv", rows),
                           static_cast<uint64_t>(4 * rows.size() * num_cols), {pre_attention},
@@ -243,6 +253,9 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
                               AddRows(copies, device.q, host.q, rows, config.q_dim());
                               AddRows(copies, device.k, host.k, rows, config.kv_dim());
                               AddRows(copies, device.v, host.v, rows, config.v_dim());
+                              AddRows(copies, device.indexer.q, host.indexer.q, rows, indexer.q_dim());
+                              AddRows(copies, device.indexer.k, host.indexer.k, rows, indexer.head_dim);
+                              AddRows(copies, device.indexer.weights, host.indexer.weights, rows, indexer.num_heads);
                               return;
                             }
                             const DeltaNet& d = config.delta_net;
@@ -280,8 +293,8 @@ Event PassAttention::LoadAttended(RowRange rows, int64_t layer_idx, const Event&
 Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
   const bool has_cross = args_.config.has_cross_attention(layer_idx);
   const Event added = tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
-                                   args_.cost.PostAttention(rows.size(), args_.config.is_recurrent(layer_idx)),
-                                   {loaded}, [=](Operations& operations) {
+                                   args_.cost.PostAttention(rows.size(), ContextOf(rows, layer_idx)), {loaded},
+                                   [=](Operations& operations) {
                                      operations.PostAttention(rows, layer_idx);
                                      if (has_cross) operations.PreCross(rows, layer_idx);
                                    });

@@ -19,6 +19,26 @@ ModelCost::Context SumOf(const RowBatch& batch, RowRange rows, absl::FunctionRef
   return context;
 }
 
+// Rows read the entries of their own choices; the rows of a sequence share the index keys that they scan.
+ModelCost::Context SelectedContextOf(const ModelConfig& config, const RowBatch& batch, RowRange rows,
+                                     int64_t layer_idx) {
+  const int64_t num_topk = config.indexer.num_topk;
+  ModelCost::Context context{.has_indexer = config.has_indexer(layer_idx)};
+  if (context.has_indexer) {
+    const ModelCost::Context all = SumOf(batch, rows, [&](int64_t row_idx) {
+      const int64_t seen = batch.kv_positions[row_idx] + 1;
+      return seen > num_topk ? seen : 0;
+    });
+    context.scored_tokens = all.seen_tokens;
+    context.scanned_tokens = all.read_tokens;
+  }
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    context.seen_tokens += std::min(batch.kv_positions[row_idx] + 1, num_topk);
+  }
+  context.read_tokens = context.seen_tokens;
+  return context;
+}
+
 }  // namespace
 
 ModelCost::Context ContextOf(const RowBatch& batch, RowRange rows, int64_t window) {
@@ -41,6 +61,7 @@ ModelCost::Context ContextOf(const ModelConfig& config, const RowBatch& batch, R
       return batch.kv_positions[row_idx] + 1 - config.first_of_chunk(layer_idx, batch.positions[row_idx]);
     });
   }
+  if (config.indexer.is_on()) return SelectedContextOf(config, batch, rows, layer_idx);
   if (!config.encoder.is_on()) return ContextOf(batch, rows, config.window_of(layer_idx));
   if (config.is_of_encoder(layer_idx)) return CrossContextOf(batch, rows);
   return SumOf(batch, rows,

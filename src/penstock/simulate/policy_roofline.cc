@@ -1,6 +1,7 @@
 #include "penstock/simulate/policy_roofline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -57,16 +58,24 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   std::vector<HrmPoint> points;
 
   const int64_t context = workload.prompt_tokens + workload.new_tokens / 2;
-  const OperationCost attention =
-      cost.AttentionCore({.seen_tokens = num_rows * context, .read_tokens = num_rows * context});
-  const double per_byte = Intensity(attention.flops, static_cast<double>(attention.bytes));
+  const ModelCost::Context seen = cost.ContextOfRows(num_rows, context);
   const bool on_host = TraitsOf(kind).attends_on_host;
   const size_t kv_level = plan.device.holds_kv_cache ? 0 : dram;
-  points.push_back({.name = fmt::format("attention, context of {}", context),
-                    .to = on_host ? dram : 0,
-                    .ops_per_byte_to = per_byte,
-                    .from = on_host ? dram : kv_level,
-                    .ops_per_byte_from = per_byte});
+  const auto add_kv = [&](std::string name, const OperationCost& of_kv) {
+    const double per_byte = Intensity(of_kv.flops, static_cast<double>(of_kv.bytes));
+    points.push_back({.name = std::move(name),
+                      .to = on_host ? dram : 0,
+                      .ops_per_byte_to = per_byte,
+                      .from = on_host ? dram : kv_level,
+                      .ops_per_byte_from = per_byte});
+  };
+  if (seen.scored_tokens > 0) {
+    add_kv(fmt::format("index scores, context of {}", context), cost.IndexScores(seen));
+    add_kv(fmt::format("attention to {} positions", model.config().indexer.num_topk),
+           cost.AttentionCore({.seen_tokens = seen.seen_tokens, .read_tokens = seen.read_tokens}));
+  } else {
+    add_kv(fmt::format("attention, context of {}", context), cost.AttentionCore(seen));
+  }
   if (plan.num_experts_total == 0) return points;
 
   const OperationCost all = cost.ExpertsOfUniformRouting(num_rows), kernel = cost.ExpertsOfUniformRouting(kernel_rows);
@@ -104,17 +113,16 @@ std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const
   };
   const int64_t rows = choice.plan.micro_batch_size > 0 ? std::min(choice.plan.micro_batch_size, choice.num_places)
                                                         : std::min<int64_t>(choice.num_places, kRowsOfABatch);
-  const int64_t context = rows * (workload.prompt_tokens + workload.new_tokens / 2);
+  const int64_t positions = workload.prompt_tokens + workload.new_tokens / 2;
   constexpr int64_t kManyRows = 4096;
   const double rows_of_expert = static_cast<double>(rows * config.num_topk) / static_cast<double>(config.num_experts);
-  const LayerTimes times{
-      .attention_s = compute_s(cost.Attention(rows, {.seen_tokens = context, .read_tokens = context})),
-      .gate_s = compute_s(cost.Route(rows)),
-      .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
-      .min_expert_s = compute_s(cost.Expert(1)),
-      .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
-      .num_hot = config.num_topk,
-      .num_cold = config.num_experts - config.num_topk};
+  const LayerTimes times{.attention_s = compute_s(cost.Attention(rows, cost.ContextOfRows(rows, positions))),
+                         .gate_s = compute_s(cost.Route(rows)),
+                         .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
+                         .min_expert_s = compute_s(cost.Expert(1)),
+                         .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
+                         .num_hot = config.num_topk,
+                         .num_cold = config.num_experts - config.num_topk};
   const std::optional<int64_t> batches = MinBatches(times, kMaxBatchSize / rows);
   if (!batches.has_value()) return std::nullopt;
   return *batches * rows;

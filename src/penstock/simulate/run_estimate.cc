@@ -184,8 +184,9 @@ struct RunEstimator::Impl {
     const int64_t pos = workload.prompt_tokens + workload.new_tokens / 2;
     for (int64_t i = 0; i < size.num_decoding; ++i) parts.push_back({parts.size(), pos, 1});
     for (int64_t left = size.num_prompt_rows; left > 0; left -= parts.back().num_rows) {
-      parts.push_back({parts.size(), workload.prompt_tokens - workload.own_prompt_tokens(),
-                       std::min(left, workload.own_prompt_tokens())});
+      // A chunk lies in the middle of its prompt, so that it sees as many positions as all chunks do on average.
+      const int64_t num_own = workload.own_prompt_tokens(), num_rows = std::min(left, num_own);
+      parts.push_back({parts.size(), workload.prompt_tokens - num_own + (num_own - num_rows) / 2, num_rows});
     }
     batch.Clear();
     batch.draws_tokens = workload.draws_tokens;

@@ -21,11 +21,14 @@ namespace {
 // A block holds K, then V, then (kInt8 only) the scales of K and V, one for each token. K has one token in each lane of
 // a vector: [head_dim, kKvPageTokens], or for kInt8 [head_dim / 4, kKvPageTokens, 4]. V is [kKvPageTokens, padded_dim],
 // with zeros beyond head_dim. In a compressed cache (MLA), V is the first values_in_key dimensions of K, and the block
-// has no V of its own.
+//
+// If rows attend to a few chosen positions, a compressed block is by token: K is [kKvPageTokens, padded head_dim], so
+// that a token's K can be read alone. GatherKvArgs puts the blocks of chosen tokens together.
 struct KvBlock {
   KvFormat format;
   int64_t head_dim;           // dimensions of K
   int64_t values_in_key = 0;  // dimensions of K that are also V; 0: V is separate, with head_dim
+  bool is_by_token = false;   // needs values_in_key
 
   constexpr int64_t size() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
   constexpr int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
@@ -33,11 +36,16 @@ struct KvBlock {
   // The dimensions of K that are stored together for all tokens.
   constexpr int64_t k_step_dims() const { return format == KvFormat::kInt8 ? 4 : 1; }
   constexpr int64_t k_step_bytes() const { return kKvPageTokens * k_step_dims() * size(); }
+  constexpr int64_t token_bytes() const { return (head_dim + 15) / 16 * 16 * size(); }  // of K, if by token
   constexpr int64_t k_offset(int64_t dim, int64_t token) const {
+    if (is_by_token) return token * token_bytes() + dim * size();
     return dim / k_step_dims() * k_step_bytes() + (token * k_step_dims() + dim % k_step_dims()) * size();
   }
   constexpr int64_t v_stride() const { return padded_dim() * size(); }  // bytes from one token to the next
-  constexpr int64_t v_offset() const { return (head_dim + k_step_dims() - 1) / k_step_dims() * k_step_bytes(); }
+  constexpr int64_t v_offset() const {
+    if (is_by_token) return kKvPageTokens * token_bytes();
+    return (head_dim + k_step_dims() - 1) / k_step_dims() * k_step_bytes();
+  }
   constexpr int64_t k_scales_offset() const {
     return v_offset() + (values_in_key > 0 ? 0 : kKvPageTokens * v_stride());
   }

@@ -41,47 +41,6 @@ inline void ForHeadTiles(int64_t first, int64_t end, const Body& body) {
   if constexpr (kMax > 1) ForHeadTiles<kMax == 12 ? 8 : kMax / 2>(first, end, body);
 }
 
-// The layout of the scratch memory, and the positions that each query head attends to.
-struct AttentionLayout {
-  int64_t num_heads;   // rows times group
-  int64_t padded_key;  // head_dim in whole vectors
-  int64_t padded_dim;  // of V
-  int64_t base;        // the first position of the first page; scores are counted from here
-  int64_t num_pages;
-  int64_t stride;      // from one head's scores to the next's
-  float* scores;       // [num_heads, stride]
-  float* q;            // [head_dim, num_heads], or for int8 the next three
-  std::byte* q_codes;  // [padded_key / 4, num_heads, 4]
-  float* q_scales;     // [num_heads]
-  int32_t* q_offsets;  // [num_heads]: added to a product of codes, removes kKvCodeOffset
-  float* sums;         // [num_heads, padded_dim]: p . V
-  float* totals;       // [num_heads]: sums of p
-  float* values;       // [kKvPageTokens, padded_dim]: V of a page if V is a part of K
-
-  explicit AttentionLayout(const AttentionArgs& args)
-      : num_heads(args.num_rows * args.group),
-        padded_key((args.head_dim + 15) / 16 * 16),
-        padded_dim(KvBlock{args.kv_format, args.head_dim, args.values_in_key}.padded_dim()),
-        base(FirstPos(args, 0) / kKvPageTokens * kKvPageTokens),
-        num_pages((EndPos(args, args.num_rows - 1) - base + kKvPageTokens - 1) / kKvPageTokens),
-        stride((num_pages + 1) * kKvPageTokens),
-        scores(args.scratch),
-        q(scores + num_heads * stride),
-        q_codes(reinterpret_cast<std::byte*>(q)),
-        q_scales(q + num_heads * padded_key / 4),
-        q_offsets(reinterpret_cast<int32_t*>(q_scales + num_heads)),
-        sums(q + num_heads * padded_key),
-        totals(sums + num_heads * padded_dim),
-        values(totals + num_heads) {}
-
-  static int64_t FirstPos(const AttentionArgs& args, int64_t row) {
-    const int64_t first = args.pos + row + 1 - args.window;
-    if (args.window == 0) return args.first;
-    return first > 0 ? first : 0;
-  }
-  static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.end > 0 ? args.end : args.pos + row + 1; }
-};
-
 // The type that scores are summed in, and the type of a step of K for all tokens of a page.
 template <class V, class Ints, KvFormat kFormat>
 struct ScoreTypes {
@@ -94,15 +53,153 @@ struct ScoreTypes<V, Ints, KvFormat::kInt8> {
   using Step = typename Ints::Codes;
 };
 
+// Holds queries, and multiplies them by keys. `Ints`: see ints_scalar-inl.h.
+template <class V, class Ints, KvFormat kFormat>
+class KeyProducts {
+ public:
+  // `scratch` [num_heads, head_dim in whole vectors].
+  KeyProducts(int64_t num_heads, int64_t head_dim, float* scratch)
+      : num_heads_(num_heads),
+        head_dim_(head_dim),
+        q_(scratch),
+        codes_(reinterpret_cast<std::byte*>(scratch)),
+        scales_(scratch + num_heads * ((head_dim + 15) / 16 * 16) / 4),
+        offsets_(reinterpret_cast<int32_t*>(scales_ + num_heads)) {}
+
+  // Prepares a query; for int8 K it becomes codes as well.
+  void Prepare(int64_t head, const float* q) const {
+    if constexpr (kFormat == KvFormat::kInt8) {
+      const CodeScale scale = CodeScaleOf<V>(q, head_dim_);
+      int32_t sum = 0;
+      ForEachKvPiece<V, kFormat>(q, head_dim_, scale, [&](int64_t d, const std::byte* codes) {
+        for (int64_t i = 0; i < 16; i += 4) {
+          __builtin_memcpy(codes_ + ((d + i) / 4 * num_heads_ + head) * 4, codes + i, 4);
+        }
+        for (int64_t i = 0; i < 16; ++i) sum += static_cast<int8_t>(codes[i]);
+      });
+      scales_[head] = scale.scale;
+      offsets_[head] = -kKvCodeOffset * sum;
+    } else {
+      for (int64_t d = 0; d < head_dim_; ++d) q_[d * num_heads_ + head] = q[d];
+    }
+  }
+
+  // Calls put(h, i, products) with the products of query `head` + h and the tokens of block i. `next` are blocks to
+  // prefetch.
+  template <int kHeads, int kCount, class Put>
+  [[gnu::always_inline]] void Tile(const KvBlock& block, const std::byte* const (&blocks)[kCount],
+                                   const std::byte* const (&next)[kCount], int64_t head, const Put& put) const {
+    constexpr bool kIsInt8 = kFormat == KvFormat::kInt8;
+    typename ScoreTypes<V, Ints, kFormat>::Sum sums[kHeads][kCount];
+    Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        if constexpr (kIsInt8) {
+          sums[h][i] = Ints::StartInt8(reinterpret_cast<const std::byte*>(offsets_ + head + h));
+        } else {
+          sums[h][i] = V::Zero();
+        }
+      });
+    });
+    // Reads 4 bytes of each head: an element of its query, or four codes.
+    const std::byte* q = reinterpret_cast<const std::byte*>(q_ + head);
+    const int64_t q_stride = 4 * num_heads_;
+    const int64_t k_bytes = block.v_offset();
+    constexpr int64_t kStepBytes = KvBlock{kFormat, 0}.k_step_bytes();
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < k_bytes; k += kStepBytes) {
+      typename ScoreTypes<V, Ints, kFormat>::Step step[kCount];
+      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        if constexpr (kIsInt8) {
+          step[i] = Ints::Load(blocks[i] + k);
+        } else {
+          step[i] = LoadKv<V, kFormat>(blocks[i] + k);
+        }
+        __builtin_prefetch(next[i] + k);
+      });
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+          if constexpr (kIsInt8) {
+            sums[h][i] = Ints::DotInt8(step[i], q + 4 * h, sums[h][i]);
+          } else {
+            sums[h][i] = Fma(V::Set(FloatAt(q + 4 * h)), step[i], sums[h][i]);
+          }
+        });
+      });
+      q += q_stride;
+    }
+    Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        V score;
+        if constexpr (kIsInt8) {
+          const V scale =
+              Mul(V::template LoadAs<Dtype::kF32>(blocks[i] + block.k_scales_offset()), V::Set(scales_[head + h]));
+          score = Mul(sums[h][i].template ToFloats<V>(), scale);
+        } else {
+          score = sums[h][i];
+        }
+        put(h, i, score);
+      });
+    });
+  }
+
+ private:
+  int64_t num_heads_;
+  int64_t head_dim_;
+  float* q_;          // [head_dim, num_heads], or for int8 the next three
+  std::byte* codes_;  // [padded head_dim / 4, num_heads, 4]
+  float* scales_;     // [num_heads]
+  int32_t* offsets_;  // [num_heads]: added to a product of codes, removes kKvCodeOffset
+};
+
+// The layout of the scratch memory, and the positions that each query head attends to.
+struct AttentionLayout {
+  int64_t num_heads;   // rows times group
+  int64_t padded_key;  // head_dim in whole vectors
+  int64_t padded_dim;  // of V
+  int64_t base;        // the first position of the first page; scores are counted from here
+  int64_t num_pages;
+  int64_t stride;  // from one head's scores to the next's
+  float* scores;   // [num_heads, stride]
+  float* q;        // [num_heads, padded_key]: those of KeyProducts
+  float* sums;     // [num_heads, padded_dim]: p . V
+  float* totals;   // [num_heads]: sums of p
+  float* values;   // [kKvPageTokens, padded_dim]: V of a page if V is a part of K
+
+  explicit AttentionLayout(const AttentionArgs& args)
+      : num_heads(args.num_rows * args.group),
+        padded_key((args.head_dim + 15) / 16 * 16),
+        padded_dim(KvBlock{args.kv_format, args.head_dim, args.values_in_key}.padded_dim()),
+        base(FirstPos(args, 0) / kKvPageTokens * kKvPageTokens),
+        num_pages((EndPos(args, args.num_rows - 1) - base + kKvPageTokens - 1) / kKvPageTokens),
+        stride((num_pages + 1) * kKvPageTokens),
+        scores(args.scratch),
+        q(scores + num_heads * stride),
+        sums(q + num_heads * padded_key),
+        totals(sums + num_heads * padded_dim),
+        values(totals + num_heads) {}
+
+  static int64_t FirstPos(const AttentionArgs& args, int64_t row) {
+    const int64_t first = args.pos + row + 1 - args.window;
+    if (args.window == 0) return args.first;
+    return first > 0 ? first : 0;
+  }
+  static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.end > 0 ? args.end : args.pos + row + 1; }
+};
+
 // `Ints`: see ints_scalar-inl.h.
 template <class V, class Ints, KvFormat kFormat>
 class AttentionOf {
  public:
   explicit AttentionOf(const AttentionArgs& args)
-      : args_(args), block_{kFormat, args.head_dim, args.values_in_key}, layout_(args) {}
+      : args_(args),
+        block_{kFormat, args.head_dim, args.values_in_key},
+        layout_(args),
+        products_(layout_.num_heads, args.head_dim, layout_.q) {}
 
   void Run() const {
-    for (int64_t head = 0; head < layout_.num_heads; ++head) PrepareQuery(head);
+    for (int64_t head = 0; head < layout_.num_heads; ++head) {
+      products_.Prepare(head, args_.q + head / args_.group * args_.q_stride + head % args_.group * args_.head_dim);
+    }
     __builtin_memset(layout_.sums, 0, static_cast<size_t>(layout_.num_heads * layout_.padded_dim) * sizeof(float));
     int64_t page = 0;
     for (; page + kPages <= layout_.num_pages; page += kPages) Scores<kPages>(page);
@@ -139,25 +236,6 @@ class AttentionOf {
                                     : nullptr;
   }
 
-  // Prepares a query; for int8 K it becomes codes as well.
-  void PrepareQuery(int64_t head) const {
-    const float* q = args_.q + head / args_.group * args_.q_stride + head % args_.group * args_.head_dim;
-    if constexpr (kFormat == KvFormat::kInt8) {
-      const CodeScale scale = CodeScaleOf<V>(q, args_.head_dim);
-      int32_t sum = 0;
-      ForEachKvPiece<V, kFormat>(q, args_.head_dim, scale, [&](int64_t d, const std::byte* codes) {
-        for (int64_t i = 0; i < 16; i += 4) {
-          __builtin_memcpy(layout_.q_codes + ((d + i) / 4 * layout_.num_heads + head) * 4, codes + i, 4);
-        }
-        for (int64_t i = 0; i < 16; ++i) sum += static_cast<int8_t>(codes[i]);
-      });
-      layout_.q_scales[head] = scale.scale;
-      layout_.q_offsets[head] = -kKvCodeOffset * sum;
-    } else {
-      for (int64_t d = 0; d < args_.head_dim; ++d) layout_.q[d * layout_.num_heads + head] = q[d];
-    }
-  }
-
   template <int kCount>
   void Scores(int64_t page) const {
     const std::byte* blocks[kCount];
@@ -168,64 +246,11 @@ class AttentionOf {
       if (next[i] == nullptr) next[i] = blocks[i];
     }
     ForHeadTiles<V::kPanelRows>(0, layout_.num_heads, [&](auto num_heads, int64_t head) {
-      ScoresTile<num_heads.value, kCount>(blocks, next, head,
-                                          layout_.scores + head * layout_.stride + page * kKvPageTokens);
-    });
-  }
-
-  template <int kHeads, int kCount>
-  void ScoresTile(const std::byte* const (&blocks)[kCount], const std::byte* const (&next)[kCount], int64_t head,
-                  float* scores) const {
-    constexpr bool kIsInt8 = kFormat == KvFormat::kInt8;
-    typename ScoreTypes<V, Ints, kFormat>::Sum sums[kHeads][kCount];
-    Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
-        if constexpr (kIsInt8) {
-          sums[h][i] = Ints::StartInt8(reinterpret_cast<const std::byte*>(layout_.q_offsets + head + h));
-        } else {
-          sums[h][i] = V::Zero();
-        }
-      });
-    });
-    // Reads 4 bytes of each head: an element of its query, or four codes.
-    const std::byte* q = reinterpret_cast<const std::byte*>(layout_.q + head);
-    const int64_t q_stride = 4 * layout_.num_heads;
-    const int64_t k_bytes = block_.v_offset();
-    constexpr int64_t kStepBytes = KvBlock{kFormat, 0}.k_step_bytes();
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < k_bytes; k += kStepBytes) {
-      typename ScoreTypes<V, Ints, kFormat>::Step step[kCount];
-      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-        if constexpr (kIsInt8) {
-          step[i] = Ints::Load(blocks[i] + k);
-        } else {
-          step[i] = LoadKv<V, kFormat>(blocks[i] + k);
-        }
-        __builtin_prefetch(next[i] + k);
-      });
-      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
-        Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-          if constexpr (kIsInt8) {
-            sums[h][i] = Ints::DotInt8(step[i], q + 4 * h, sums[h][i]);
-          } else {
-            sums[h][i] = Fma(V::Set(FloatAt(q + 4 * h)), step[i], sums[h][i]);
-          }
-        });
-      });
-      q += q_stride;
-    }
-    Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
-        V score;
-        if constexpr (kIsInt8) {
-          const V scale = Mul(V::template LoadAs<Dtype::kF32>(blocks[i] + block_.k_scales_offset()),
-                              V::Set(layout_.q_scales[head + h]));
-          score = Mul(sums[h][i].template ToFloats<V>(), scale);
-        } else {
-          score = sums[h][i];
-        }
-        score.Store(scores + h * layout_.stride + kKvPageTokens * i);
-      });
+      float* const scores = layout_.scores + head * layout_.stride + page * kKvPageTokens;
+      products_.template Tile<num_heads.value, kCount>(
+          block_, blocks, next, head, [&](int h, int i, const V& score) __attribute__((always_inline)) {
+            score.Store(scores + h * layout_.stride + kKvPageTokens * i);
+          });
     });
   }
 
@@ -405,6 +430,7 @@ class AttentionOf {
   const AttentionArgs& args_;
   KvBlock block_;
   AttentionLayout layout_;
+  KeyProducts<V, Ints, kFormat> products_;
 };
 
 template <class V, class Ints, KvFormat kFormat>
@@ -414,7 +440,7 @@ void RunAttention(const AttentionArgs& args) {
 
 template <class V, KvFormat kFormat>
 void StoreKvAs(const StoreKvArgs& args) {
-  const KvBlock block{kFormat, args.head_dim, args.values_in_key};
+  const KvBlock block{kFormat, args.head_dim, args.values_in_key, args.is_by_token};
   constexpr int64_t kSize = KvBlock{kFormat, 0}.size();
   CodeScale k_scale = {1, 1, true}, v_scale = {1, 1, true};
   if constexpr (kFormat == KvFormat::kInt8) {

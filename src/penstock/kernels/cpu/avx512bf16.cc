@@ -46,7 +46,7 @@ void Gemm(const GemmArgs& args) {
 }  // namespace
 
 constinit const KernelChanges kAvx512Bf16Changes = {
-    .prepare_rows = PrepareRows<Avx512Vec, true>, .gemm = Gemm, .attention = nullptr};
+    .prepare_rows = PrepareRows<Avx512Vec, true>, .gemm = Gemm, .attention = nullptr, .index_scores = nullptr};
 bool (*const kAvx512Bf16FollowsTheLaw)() = FollowsTheLaw;
 
 }  // namespace penstock::kernels

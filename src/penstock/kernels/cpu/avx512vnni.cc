@@ -1,6 +1,7 @@
 #include "penstock/kernels/cpu/attention-inl.h"
 #include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
+#include "penstock/kernels/cpu/indexer-inl.h"
 #include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/tables.h"
 #include "penstock/kernels/cpu/vec_avx512-inl.h"
@@ -20,8 +21,14 @@ void Attention(const AttentionArgs& args) {
   RunAttention<Avx512Vec, VnniInts, KvFormat::kInt8>(args);
 }
 
+void IndexScores(const IndexScoresArgs& args) {
+  if (args.format != KvFormat::kInt8) return kAvx512Kernels.index_scores(args);
+  RunIndexScores<Avx512Vec, VnniInts, KvFormat::kInt8>(args);
+}
+
 }  // namespace
 
-constinit const KernelChanges kAvx512VnniChanges = {.prepare_rows = nullptr, .gemm = Gemm, .attention = Attention};
+constinit const KernelChanges kAvx512VnniChanges = {
+    .prepare_rows = nullptr, .gemm = Gemm, .attention = Attention, .index_scores = IndexScores};
 
 }  // namespace penstock::kernels

@@ -7,6 +7,7 @@
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
+#include "penstock/kernels/cpu/indexer-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
 #include "penstock/kernels/cpu/router-inl.h"
 #include "penstock/kernels/cpu/rows-inl.h"
@@ -38,6 +39,15 @@ void Attention(const AttentionArgs& args) {
 }
 
 template <class V, class Ints>
+void IndexScores(const IndexScoresArgs& args) {
+  switch (args.format) {
+    case KvFormat::kF32: return RunIndexScores<V, Ints, KvFormat::kF32>(args);
+    case KvFormat::kBF16: return RunIndexScores<V, Ints, KvFormat::kBF16>(args);
+    case KvFormat::kInt8: return RunIndexScores<V, Ints, KvFormat::kInt8>(args);
+  }
+}
+
+template <class V, class Ints>
 constexpr KernelTable MakeTable() {
   return {.prepare_rows = PrepareRows<V, false>,
           .gemm = Gemm<V, Ints>,
@@ -47,6 +57,9 @@ constexpr KernelTable MakeTable() {
           .swiglu = Swiglu<V>,
           .store_kv = StoreKv<V>,
           .attention = Attention<V, Ints>,
+          .index_scores = IndexScores<V, Ints>,
+          .select_topk = SelectTopk,
+          .gather_kv = GatherKv,
           .combine = Combine<V>,
           .short_conv = ShortConv<V>,
           .delta_gates = DeltaGates<V>,

@@ -19,6 +19,7 @@ struct KernelChanges {
   void (*prepare_rows)(const PrepareRowsArgs& args);
   void (*gemm)(const GemmArgs& args);
   void (*attention)(const AttentionArgs& args);
+  void (*index_scores)(const IndexScoresArgs& args);
 };
 extern const KernelChanges kAvx512VnniChanges;  // to kAvx512Kernels
 extern const KernelChanges kAvx512Bf16Changes;  // to the table that those changes give

@@ -1,5 +1,6 @@
 // DeepSeek-V2 (2024), DeepSeek-V3, R1 and Kimi-K2 (2024, 2025): MLA, shared experts, dense first layers, YaRN.
 // Mistral Small 4 (Mistral AI 2026): the same, with softmax scores and a temperature of attention.
+// DeepSeek-V3.2 (2025) and GLM-5 (2026) add the lightning indexer.
 #include <cmath>
 
 #include "penstock/base/limits.h"
@@ -40,6 +41,8 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+    {"self_attn.indexer.q_proj.weight", "self_attn.indexer.wq_b.weight"},
+    {"self_attn.indexer.k_proj.weight", "self_attn.indexer.wk.weight"},
 };
 
 void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_shared, int64_t default_dense) {
@@ -111,6 +114,23 @@ void ReadGlmLiteConfig(ConfigReader& reader, ModelConfig& config) {
   ReadMlpLayerTypes(reader, config);
 }
 
+void ReadSparse(ConfigReader& reader, ModelConfig& config, const NoauxDefaults& router,
+                const IndexerDefaults& indexer) {
+  ReadV3Like(reader, config, 3, router);
+  ReadMlpLayerTypes(reader, config);
+  reader.Int("q_lora_rank", 1, kMaxModelDim);  // the indexer's queries come from there
+  ReadIndexer(reader, config, indexer);
+}
+
+void ReadV32Config(ConfigReader& reader, ModelConfig& config) {
+  ReadSparse(reader, config, {.num_groups = 8, .num_topk_groups = 4, .scale = 2.5},
+             {.num_heads = 64, .is_interleaved = false, .takes_shared = false});
+}
+
+void ReadGlm5Config(ConfigReader& reader, ModelConfig& config) {
+  ReadSparse(reader, config, {.scale = 2.5}, {.num_heads = 32, .is_interleaved = true, .takes_shared = true});
+}
+
 }  // namespace
 
 const Family kDeepseekV2 = {
@@ -135,6 +155,30 @@ const Family kDeepseekV3 = {
     .stored_names = kStoredNames,
     .gguf = {.architecture = "deepseek2", .is_sigmoid = true},
     .read_config = ReadV3Config,
+};
+
+// DeepSeek-V3.2-Exp and DeepSeek-V3.2.
+const Family kDeepseekV32 = {
+    .name = "deepseek_v32",
+    .architecture = "DeepseekV32ForCausalLM",
+    .comes_with_code = true,
+    .default_norm_eps = 1e-6,
+    .yarn_scales_attention = true,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .gguf = {.architecture = "deepseek32"},
+    .read_config = ReadV32Config,
+};
+
+// GLM-5 (Z.ai 2026).
+const Family kGlmMoeDsa = {
+    .name = "glm_moe_dsa",
+    .architecture = "GlmMoeDsaForCausalLM",
+    .yarn_scales_attention = true,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .gguf = {.architecture = "glm-dsa"},
+    .read_config = ReadGlm5Config,
 };
 
 // GLM-4.7-Flash (Z.ai 2026).

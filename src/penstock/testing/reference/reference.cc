@@ -231,7 +231,7 @@ void Swiglu(const SwigluArgs& args) {
 }
 
 void StoreKv(const StoreKvArgs& args) {
-  const KvBlock block = {args.format, args.head_dim, args.values_in_key};
+  const KvBlock block = {args.format, args.head_dim, args.values_in_key, args.is_by_token};
   const auto store = [&](const float* source, auto place, int code_offset, int64_t scales_offset) {
     const Int8Codes int8(std::span(source, static_cast<size_t>(args.head_dim)));
     for (int64_t d = 0; d < args.head_dim; ++d) {
@@ -315,6 +315,57 @@ void Attention(const AttentionArgs& args) {
       double weighted = 0;
       for (int64_t pos = first_pos; pos < end_pos; ++pos) weighted += p[pos - first_pos] * v(pos, d);
       out[d] = static_cast<float>(weighted / sum);
+    }
+  }
+}
+
+void IndexScores(const IndexScoresArgs& args) {
+  const KvBlock block = {args.format, args.head_dim, args.head_dim};
+  std::fill_n(args.scores, args.num_pages * kKvPageTokens, 0.0f);
+  for (int64_t pos = 0; pos < args.num_pages * kKvPageTokens; ++pos) {
+    const std::byte* const keys = args.pages[pos / kKvPageTokens] + args.block_offset_bytes;
+    const int64_t token = pos % kKvPageTokens;
+    double score = 0;
+    for (int64_t head = 0; head < args.num_heads; ++head) {
+      const std::span<const float> values(args.q + head * args.head_dim, static_cast<size_t>(args.head_dim));
+      const Int8Codes int8(values);
+      double product = 0;
+      for (int64_t d = 0; d < args.head_dim; ++d) {
+        const double q = args.format == KvFormat::kInt8 ? int8.codes[d] * static_cast<double>(int8.scale) : values[d];
+        product += q * KvValue(args.format, keys + block.k_offset(d, token), kKvCodeOffset,
+                               keys + block.k_scales_offset() + 4 * token);
+      }
+      score += args.weights[head] * std::max(0.0, product);
+    }
+    args.scores[pos] = static_cast<float>(score);
+  }
+}
+
+void SelectTopk(const SelectTopkArgs& args) {
+  std::vector<int32_t> order(static_cast<size_t>(args.count));
+  std::iota(order.begin(), order.end(), 0);
+  // A NaN is below all numbers.
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    const float x = args.scores[a], y = args.scores[b];
+    return std::isnan(x) || std::isnan(y) ? std::isnan(y) && !std::isnan(x) : x > y;
+  });
+  order.resize(static_cast<size_t>(args.num_topk));
+  std::sort(order.begin(), order.end());
+  std::copy(order.begin(), order.end(), args.selected);
+}
+
+void GatherKv(const GatherKvArgs& args) {
+  const KvBlock source = {args.format, args.head_dim, args.values_in_key, /*is_by_token=*/true};
+  const KvBlock target = {args.format, args.head_dim, args.values_in_key};
+  for (int64_t i = 0; i < args.count; ++i) {
+    const int64_t from = args.positions[i] % kKvPageTokens, to = i % kKvPageTokens;
+    const std::byte* const page = args.pages[args.positions[i] / kKvPageTokens] + args.block_offset_bytes;
+    std::byte* const block = args.blocks + i / kKvPageTokens * target.bytes();
+    for (int64_t d = 0; d < args.head_dim; ++d) {
+      std::memcpy(block + target.k_offset(d, to), page + source.k_offset(d, from), target.size());
+    }
+    if (args.format == KvFormat::kInt8) {
+      std::memcpy(block + target.k_scales_offset() + 4 * to, page + source.k_scales_offset() + 4 * from, 4);
     }
   }
 }
