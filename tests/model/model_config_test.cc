@@ -120,7 +120,7 @@ TEST(ModelConfigTest, ReadsIndexers) {
   const auto deepseek = FromFile("data/configs/deepseek-v3.2-exp.json");
   ASSERT_TRUE(deepseek.ok()) << Message(deepseek.status());
   EXPECT_EQ(deepseek->family, &kDeepseekV32);
-  EXPECT_EQ(deepseek->coded, CodedWeights::kFp8);
+  EXPECT_EQ(deepseek->coded.kind, CodedWeights::Kind::kFp8);
   EXPECT_EQ(deepseek->indexer.num_heads, 64);
   EXPECT_EQ(deepseek->indexer.head_dim, 128);
   EXPECT_EQ(deepseek->indexer.num_topk, 2048);

@@ -9,7 +9,7 @@ constexpr std::string_view kMamba = "state spaces (Mamba)";
 constexpr std::string_view kDelta = "Kimi's delta attention";
 constexpr std::string_view kLightning = "lightning attention";
 constexpr std::string_view kConvolutions = "short convolutions in place of attention";
-constexpr std::string_view kIndexer = "attention to positions that an indexer chooses";
+constexpr std::string_view kBlockIndexer = "attention to blocks of positions that an indexer chooses";
 constexpr std::string_view kStreams = "several residual streams (hyper-connections)";
 constexpr std::string_view kOutputNorms = "norms of what attention and FFNs return";
 constexpr std::string_view kHeads = "layers whose attention has other numbers or sizes of heads";
@@ -31,14 +31,12 @@ constexpr UnsupportedFamily kUnsupported[] = {
     {"Inkling2ForCausalLM", {}, kConvolutions},
     {"Inkling2ForConditionalGeneration", {}, kConvolutions},
     {"ZayaForCausalLM", {}, "attention with convolutions of q and k"},
-    {"DeepseekV32ForCausalLM", "deepseek32", kIndexer},
-    {"GlmMoeDsaForCausalLM", "glm-dsa", kIndexer},
-    {"AXK2ForCausalLM", {}, kIndexer},
-    {"Dots3NoteForCausalLM", "dots3note", kIndexer},
-    {"Dots3NoteForConditionalGeneration", {}, kIndexer},
-    {"MiniMaxM3VLForCausalLM", "minimax-m3", kIndexer},
-    {"MiniMaxM3SparseForConditionalGeneration", {}, kIndexer},
-    {"MistralLarge4ForConditionalGeneration", {}, kIndexer},
+    {"AXK2ForCausalLM", {}, "norms with a gate"},
+    {"Dots3NoteForCausalLM", "dots3note", kHeads},
+    {"Dots3NoteForConditionalGeneration", {}, kHeads},
+    {"MiniMaxM3VLForCausalLM", "minimax-m3", kBlockIndexer},
+    {"MiniMaxM3SparseForConditionalGeneration", {}, kBlockIndexer},
+    {"MistralLarge4ForConditionalGeneration", {}, "layers that share their KV entries"},
     {"DeepseekV4ForCausalLM", "deepseek4", kStreams},
     {"HYV4ForCausalLM", "hy-v4", kStreams},
     {"Qwen4ExpForCausalLM", "qwen4exp", kStreams},
