@@ -29,14 +29,14 @@ double ShareMoved(const MemoryPlan& plan, bool has_device) {
 
 double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
 
-}  // namespace
-
 // Returns the layer that stands for all with attention. In models whose layers differ, the last one sees all positions.
 int64_t LastKvLayer(const ModelConfig& config) {
   int64_t layer_idx = config.num_layers - 1;
   while (layer_idx > 0 && config.is_recurrent(layer_idx)) --layer_idx;
   return layer_idx;
 }
+
+}  // namespace
 
 absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware) {
   const bool has_device = choice.options.device == "gpu";
