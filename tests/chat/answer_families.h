@@ -71,6 +71,7 @@ inline const std::vector<Family>& Families() {
        "<|tool_call:args|> <|think|> <|end|>",
        {"<|think|>", "<|end|>", "<|begin|>", "<|content|>", "<|tool_calls|>", "<|tool_call:begin|>",
         "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "<|calls|>"}},
+      {"gemma", "<|channel>thought\n<channel|>", {"<|channel>", "<channel|>"}},
       {"gpt-oss",
        "",
        {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>", "<|constrain|>"}},

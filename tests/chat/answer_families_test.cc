@@ -42,6 +42,9 @@ TEST(AnswerFamilies, ThoughtsAndContent) {
       {"ernie", "Hm.\n</think>\n\n<response>\nFour.\n</response>\n", "Hm.", "Four.", "", AnswerStart::kInReasoning},
       {"minimax", "Hm.\n</think>\n\nThe <response> tag.", "Hm.", "The <response> tag.", "", AnswerStart::kInReasoning},
       {"solar", "<|think|>Hm.<|end|><|begin|>assistant<|content|>Four.<|end|>", "Hm.", "Four.", ""},
+      {"gemma", "<|channel>thought\nHm.\n<channel|>Four.", "Hm.", "Four.", ""},
+      {"gemma", "<|channel>thought\n<channel|>Four.", "", "Four.", ""},
+      {"gemma", "Four.", "", "Four.", "", AnswerStart::kBehindReasoning},
   };
   for (const Transcript& transcript : transcripts) Expect(transcript);
 }

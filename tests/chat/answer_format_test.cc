@@ -41,6 +41,7 @@ TEST(AnswerFormat, OfRealTemplates) {
       {"GLM-4.6.jinja", CallForm::kPairs, "<think>"},
       {"MiniMax-M2.jinja", CallForm::kInvoke, "<think>"},
       {"moonshotai-Kimi-K2.jinja", CallForm::kKimi, ""},
+      {"google-gemma-4-31B-it.jinja", CallForm::kNone, "<|channel>thought"},
       {"ibm-granite-granite-4.0.jinja", CallForm::kJson, ""},
       {"ERNIE-4.5.jinja", CallForm::kNone, ""},
       {"microsoft-Phi-3.5-mini-instruct.jinja", CallForm::kNone, ""},

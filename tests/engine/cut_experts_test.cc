@@ -65,8 +65,8 @@ TEST_P(CutExpertsTest, AnswersDependOnTheNumberOfRanksOnly) {
 
 // The golden models whose experts have more than 32 columns: others cannot be cut.
 INSTANTIATE_TEST_SUITE_P(Models, CutExpertsTest,
-                         testing::Values("gptoss-odd", "mixtral-bf16", "mixtral-f16", "mixtral-odd", "mixtral-sliding",
-                                         "mixtral-tiny", "phimoe-odd", "phimoe-tiny"),
+                         testing::Values("gemma4-published", "gptoss-odd", "mixtral-bf16", "mixtral-f16", "mixtral-odd",
+                                         "mixtral-sliding", "mixtral-tiny", "phimoe-odd", "phimoe-tiny"),
                          GoldenName);
 
 // Codes of weights, parts of panels that are read one by one, and three ranks with unequal parts.

@@ -162,6 +162,69 @@ TEST_P(RowsTest, Swiglu) {
   }
 }
 
+TEST_P(RowsTest, GluWithTheTanhFormOfGelu) {
+  for (const int64_t dim : kDims) {
+    const std::vector<float> gate = RandomFloats(dim, 1), up = RandomFloats(dim, 2);
+    std::vector<float> y(gate.size()), scalar = y, expected = y;
+    const auto args = [&](float* out) {
+      return SwigluArgs{.num_rows = 1,
+                        .dim = dim,
+                        .gate = gate.data(),
+                        .gate_stride = dim,
+                        .up = up.data(),
+                        .up_stride = dim,
+                        .out = out,
+                        .out_stride = dim,
+                        .rule = kGeluTanhGlu};
+    };
+    table_.swiglu(args(y.data()));
+    scalar_.swiglu(args(scalar.data()));
+    reference::Swiglu(args(expected.data()));
+    ExpectSameBits(y, scalar);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = gate[i], u = up[i];
+      const double gelu = g / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+      EXPECT_NEAR(expected[i], gelu * u, 1e-6 * (1 + std::fabs(g * u)));
+      EXPECT_NEAR(y[i], expected[i], 1e-5 * (1 + std::fabs(g * u)));
+    }
+  }
+}
+
+TEST_P(RowsTest, SoftCap) {
+  for (const int64_t dim : kDims) {
+    const std::vector<float> x = RandomFloats(dim, 3);
+    std::vector<float> y = x, scalar = x, expected = x;
+    table_.soft_cap(3, dim, y.data());
+    scalar_.soft_cap(3, dim, scalar.data());
+    reference::SoftCap(3, dim, expected.data());
+    ExpectSameBits(y, scalar);
+    ExpectNear(y, expected, 0, 8 * kEpsilon * 3);
+  }
+  std::vector<float> ends = {-1e30f, 1e30f, 0.0f};
+  table_.soft_cap(30, 3, ends.data());
+  EXPECT_EQ(ends, (std::vector<float>{-30, 30, 0}));
+}
+
+TEST_P(RowsTest, NormWithoutWeights) {
+  for (const int64_t dim : kDims) {
+    const std::vector<float> x = RandomFloats(dim, 1), ones(x.size(), 1.0f);
+    std::vector<float> y(x.size()), expected = y;
+    const auto args = [&](const float* weight, float* out) {
+      return NormArgs{.num_rows = 1,
+                      .dim = dim,
+                      .x = x.data(),
+                      .x_stride = dim,
+                      .weight = weight,
+                      .eps = 1e-6f,
+                      .out = out,
+                      .out_stride = dim};
+    };
+    table_.norm(args(nullptr, y.data()));
+    table_.norm(args(ones.data(), expected.data()));
+    ExpectSameBits(y, expected);
+  }
+}
+
 TEST_P(RowsTest, SwigluOfLargeValuesStaysFinite) {
   const std::vector<float> gate = {-1000, -90, 90, 1000}, up(4, 2.0f);
   std::vector<float> y(4);

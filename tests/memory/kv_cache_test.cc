@@ -38,15 +38,15 @@ TEST(KvCache, PagesLieBehindEachOtherAndAreCopiedWhole) {
 TEST(KvCache, BlocksLieBehindEachOther) {
   const ModelConfig config = SmallConfig();
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
-    const KvCache cache = KvCache::Create(HostMemory(), config, format, 1).value();
+    const auto layer = [&](int64_t layer_idx) { return KvLayer::Of(config, format, layer_idx); };
     const int64_t block = KvBlock{format, config.head_dim}.bytes();
     EXPECT_EQ(block % 64, 0);
-    const auto layer = [&](int64_t layer_idx) { return cache.first_layer().At(config, layer_idx); };
     EXPECT_EQ(layer(0).head_offset_bytes(0), 0);
     EXPECT_EQ(layer(0).head_offset_bytes(1), block);
     EXPECT_EQ(layer(1).head_offset_bytes(0), 2 * block);
     EXPECT_EQ(layer(2).head_offset_bytes(1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
     EXPECT_EQ(layer(2).first_index_bytes, 0);
+    EXPECT_EQ(KvLayer::MaxBytes(config, format), 2 * block);
   }
 }
 
@@ -57,15 +57,35 @@ TEST(KvCache, IndexKeysLieBehindAllLayers) {
   config.head_dim = 24;
   config.indexer = {.num_heads = 2, .head_dim = 16, .num_topk = 4, .is_shared = {false, true, false}};
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
-    const KvLayer first = KvCache::Create(HostMemory(), config, format, 1)->first_layer();
+    const auto layer = [&](int64_t layer_idx) { return KvLayer::Of(config, format, layer_idx); };
     const int64_t block = KvBlock{format, 24, 16, true}.bytes(), keys = KvBlock{format, 16, 16}.bytes();
     EXPECT_EQ(block % 64, 0);
     EXPECT_GE(block, KvBlock({format, 24, 16}).bytes());
-    EXPECT_EQ(first.At(config, 0).first_index_bytes, 3 * block);
-    EXPECT_EQ(first.At(config, 1).first_index_bytes, 0);
-    EXPECT_EQ(first.At(config, 1).first_block_bytes, block);
-    EXPECT_EQ(first.At(config, 2).first_index_bytes, 3 * block + keys);
+    EXPECT_EQ(layer(0).first_index_bytes, 3 * block);
+    EXPECT_EQ(layer(1).first_index_bytes, 0);
+    EXPECT_EQ(layer(1).first_block_bytes, block);
+    EXPECT_EQ(layer(2).first_index_bytes, 3 * block + keys);
     EXPECT_EQ(static_cast<int64_t>(KvCache::PageBytes(config, format)), 3 * block + 2 * keys);
+  }
+}
+
+TEST(KvCache, LayersMayHaveHeadsOfTheirOwn) {
+  ModelConfig config = SmallConfig();
+  config.layer_heads = {{.num_kv_heads = 2, .head_dim = 20}, {.num_kv_heads = 1, .head_dim = 64}, {3, 7}};
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
+    int64_t end = 0, max = 0;
+    for (int64_t layer_idx = 0; layer_idx < 3; ++layer_idx) {
+      const LayerHeads& heads = config.layer_heads[layer_idx];
+      const KvLayer layer = KvLayer::Of(config, format, layer_idx);
+      EXPECT_EQ(layer.first_block_bytes, end);
+      EXPECT_EQ(layer.num_heads, heads.num_kv_heads);
+      EXPECT_EQ(layer.head_dim, heads.head_dim);
+      EXPECT_EQ(layer.block_bytes, (KvBlock{format, heads.head_dim}.bytes()));
+      end += layer.bytes();
+      max = std::max(max, layer.bytes());
+    }
+    EXPECT_EQ(static_cast<int64_t>(KvCache::PageBytes(config, format)), end);
+    EXPECT_EQ(KvLayer::MaxBytes(config, format), max);
   }
 }
 

@@ -23,8 +23,8 @@ TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
   const ModelCost cost(Config(), {.attention = WeightFormat::kF32, .ffn = WeightFormat::kBF16});
   // q and o 64 x 64, k and v 32 x 64.
   constexpr double kAttention = 2 * 64 * 64 + 2 * 32 * 64;
-  EXPECT_EQ(cost.Attention(3, {}).flops, 2 * 3 * kAttention);
-  EXPECT_EQ(cost.Attention(3, {}).bytes, static_cast<uint64_t>(4 * kAttention));
+  EXPECT_EQ(cost.Attention(0, 3, {}).flops, 2 * 3 * kAttention);
+  EXPECT_EQ(cost.Attention(0, 3, {}).bytes, static_cast<uint64_t>(4 * kAttention));
   constexpr double kExpert = 3 * 64 * 96;
   EXPECT_EQ(cost.Expert(5).flops, 2 * 5 * kExpert);
   EXPECT_EQ(cost.Expert(5).bytes, static_cast<uint64_t>(2 * kExpert));
@@ -37,10 +37,24 @@ TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
 TEST(ModelCost, AttentionReadsTheContext) {
   const ModelCost cost(Config(), {});
   // K and V of two heads of 16 f32 values.
-  EXPECT_EQ(cost.kv_bytes_per_token(), 2u * 2 * 16 * 4);
-  EXPECT_EQ(cost.Attention(1, {.read_tokens = 100}).bytes - cost.Attention(1, {}).bytes,
-            100 * cost.kv_bytes_per_token());
-  EXPECT_EQ(cost.Attention(1, {.seen_tokens = 100}).flops - cost.Attention(1, {}).flops, 100 * 4.0 * 4 * 16);
+  EXPECT_EQ(cost.kv_bytes_per_token(0), 2u * 2 * 16 * 4);
+  EXPECT_EQ(cost.Attention(0, 1, {.read_tokens = 100}).bytes - cost.Attention(0, 1, {}).bytes,
+            100 * cost.kv_bytes_per_token(0));
+  EXPECT_EQ(cost.Attention(0, 1, {.seen_tokens = 100}).flops - cost.Attention(0, 1, {}).flops, 100 * 4.0 * 4 * 16);
+}
+
+TEST(ModelCost, LayersMayHaveHeadsOfTheirOwn) {
+  ModelConfig config = Config();
+  config.num_layers = 2;
+  config.layer_heads = {{.num_kv_heads = 2, .head_dim = 16},
+                        {.num_kv_heads = 1, .head_dim = 48, .keys_are_values = true}};
+  const ModelCost cost(config, {});
+  EXPECT_EQ(cost.kv_bytes_per_token(0), 2u * 2 * 16 * 4);
+  EXPECT_EQ(cost.kv_bytes_per_token(1), 2u * 48 * 4);
+  EXPECT_EQ(cost.PreAttention(0, 1, {}).flops, 2 * (64.0 * 64 + 2 * 32 * 64));
+  EXPECT_EQ(cost.PreAttention(1, 1, {}).flops, 2 * (192.0 * 64 + 48 * 64));  // no projection of V
+  EXPECT_EQ(cost.PostAttention(1, 1).flops, 2 * 192.0 * 64);
+  EXPECT_EQ(cost.AttentionCore(1, {.seen_tokens = 100}).flops, 100 * 4.0 * 4 * 48);
 }
 
 TEST(ModelCost, AnIndexerMakesAttentionEndAtItsTopk) {
@@ -51,17 +65,17 @@ TEST(ModelCost, AnIndexerMakesAttentionEndAtItsTopk) {
   config.indexer = {.num_heads = 3, .head_dim = 16, .num_topk = 50, .is_shared = {}};
   const ModelCost cost(config, {});
   // Up to 50 positions nothing is scored.
-  const OperationCost few = cost.AttentionCore(cost.ContextOfRows(2, 50));
+  const OperationCost few = cost.AttentionCore(0, cost.ContextOfRows(2, 50));
   EXPECT_EQ(few.flops, 2 * 50 * 2.0 * 4 * (24 + 16));
-  EXPECT_EQ(few.bytes, 2 * 50 * cost.kv_bytes_per_token());
+  EXPECT_EQ(few.bytes, 2 * 50 * cost.kv_bytes_per_token(0));
   // Beyond them each position costs the products of its index key, and attention costs no more.
-  const OperationCost many = cost.AttentionCore(cost.ContextOfRows(2, 1000));
+  const OperationCost many = cost.AttentionCore(0, cost.ContextOfRows(2, 1000));
   EXPECT_EQ(many.flops - few.flops, 2 * 1000 * 2.0 * 3 * 16);
   EXPECT_EQ(many.bytes - few.bytes, 2u * 1000 * 16 * 4);
   EXPECT_EQ(many.kv_bytes, many.bytes);
   // q_b, k and weights of the index heads.
   const ModelCost::Context own{.has_indexer = true};
-  EXPECT_EQ(cost.PreAttention(1, own).flops - cost.PreAttention(1, {}).flops, 2.0 * (48 * 24 + 16 * 64 + 3 * 64));
+  EXPECT_EQ(cost.PreAttention(0, 1, own).flops - cost.PreAttention(0, 1, {}).flops, 2.0 * (48 * 24 + 16 * 64 + 3 * 64));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "penstock/base/status.h"
 #include "penstock/model/family.h"
 #include "penstock/model/generation_config.h"
+#include "penstock/model/weight_map.h"
 
 namespace penstock {
 namespace {
@@ -290,6 +291,98 @@ TEST(ModelConfigTest, UnknownRopeIsRefused) {
       ParseModelConfig(MixtralWith(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5000})"));
   ASSERT_TRUE(config.ok()) << Message(config.status());
   EXPECT_EQ(config->rope.theta, 5000.0);
+}
+
+// Returns a small Gemma 4, with `fields` (the inside of an object) replacing its own.
+std::string GemmaWith(std::string_view fields) {
+  json::object config = ParseJson(R"({"architectures": ["Gemma4ForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+      "intermediate_size": 24, "moe_intermediate_size": 8, "num_hidden_layers": 7, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 12, "num_global_key_value_heads": 1,
+      "attention_k_eq_v": true, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
+      "hidden_size_per_layer_input": 0})",
+                                  Fault::kInternal)
+                            ->get_object();
+  const json::value changes = ParseJson(fmt::format("{{{}}}", fields), Fault::kInternal).value();
+  for (const auto& [key, value] : changes.get_object()) config[key] = value;
+  return std::string(json::serialize(config));
+}
+
+// The config is assembled from the published dims. Its weights add up to the published 25.2 billion.
+TEST(ModelConfigTest, ReadsGemma4) {
+  const auto config = FromFile("data/configs/gemma-4-26b-a4b.json");
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_EQ(config->family, &kGemma4);
+  EXPECT_EQ(config->num_layers, 30);
+  EXPECT_EQ(config->num_topk, 8);
+  EXPECT_EQ(config->shared_ffn_dim, 2112);
+  EXPECT_TRUE(config->tie_embeddings);
+  EXPECT_EQ(config->attention_scale, 1);
+  EXPECT_EQ(config->logit_cap, 30);
+  EXPECT_EQ(config->window_of(4), 1024);
+  EXPECT_EQ(config->window_of(5), 0);
+  EXPECT_EQ(config->heads_of(4).head_dim, 256);
+  EXPECT_EQ(config->heads_of(4).num_kv_heads, 8);
+  EXPECT_FALSE(config->heads_of(4).keys_are_values);
+  EXPECT_EQ(config->heads_of(5).head_dim, 512);
+  EXPECT_EQ(config->heads_of(5).num_kv_heads, 2);
+  EXPECT_TRUE(config->heads_of(5).keys_are_values);
+  EXPECT_EQ(config->q_dim(4), 4096);
+  EXPECT_EQ(config->q_dim(), 8192);
+  EXPECT_EQ(config->kv_dim(5), 1024);
+  EXPECT_EQ(config->kv_dim(), 2048);
+  EXPECT_EQ(config->rotary_dim_of(4), 256);
+  EXPECT_EQ(config->rotary_dim_of(5), 512);
+  EXPECT_EQ(config->num_angles(), 128 + 256);
+  EXPECT_EQ(config->first_angle_of(5), 128);
+  const std::vector<float>& frequencies = config->other_ropes[0].usual.frequencies;
+  EXPECT_GT(frequencies[63], 0);
+  EXPECT_EQ(frequencies[64], 0);  // a quarter of the pairs rotates
+  int64_t num_weights = 0;
+  for (const TensorInfo& tensor : DescribeWeights(*config, WeightFormat::kBF16).own) {
+    int64_t count = 1;
+    for (const int64_t dim : tensor.shape) count *= dim;
+    num_weights += count;
+  }
+  EXPECT_EQ((num_weights + 50'000'000) / 100'000'000, 252);
+}
+
+TEST(ModelConfigTest, GemmaHasHeadsByLayer) {
+  const ModelConfig config = ParseModelConfig(GemmaWith("")).value();
+  EXPECT_THAT(config.layer_has_window, ElementsAre(true, true, true, true, true, false, false));  // the last never has
+  EXPECT_EQ(config.heads_of(5).head_dim, 12);
+  EXPECT_EQ(config.heads_of(5).num_kv_heads, 1);
+  // Without attention_k_eq_v, transformers ignores the other number of KV heads.
+  const ModelConfig own_values = ParseModelConfig(GemmaWith(R"("attention_k_eq_v": false)")).value();
+  EXPECT_EQ(own_values.heads_of(5).num_kv_heads, 2);
+  EXPECT_FALSE(own_values.heads_of(5).keys_are_values);
+  const ModelConfig by_layer = ParseModelConfig(GemmaWith(R"("per_layer_config": {"6": {"head_dim": 10}})")).value();
+  EXPECT_EQ(by_layer.heads_of(5).head_dim, 8);
+  EXPECT_EQ(by_layer.heads_of(6).head_dim, 10);
+  EXPECT_EQ(by_layer.heads_of(6).num_kv_heads, 2);
+}
+
+TEST(ModelConfigTest, GemmaIsRefusedByField) {
+  const std::pair<std::string_view, std::string_view> cases[] = {
+      {R"("enable_moe_block": false)", "'enable_moe_block': expected true: only models with experts are computed"},
+      {R"("hidden_size_per_layer_input": 256)", "'hidden_size_per_layer_input': expected 0, found 256"},
+      {R"("hidden_size_per_layer_input": null)", "'hidden_size_per_layer_input': expected 0, found 256"},
+      {R"("num_kv_shared_layers": 2)", "'num_kv_shared_layers': expected 0, found 2"},
+      {R"("use_bidirectional_attention": "all")", "'use_bidirectional_attention': expected null or 'vision'"},
+      {R"("hidden_activation": "silu")", "'hidden_activation': expected 'gelu_pytorch_tanh', found 'silu'"},
+      {R"("num_global_key_value_heads": 3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
+      {R"("global_head_dim": 4096)", "'global_head_dim'"},
+      {R"("global_head_dim": 11)", "head_dim 11 must be even"},
+      {R"("per_layer_config": 7)", "'per_layer_config': expected an object"},
+      {R"("per_layer_config": {"7": {}})", "'per_layer_config': expected an object for each index of a layer"},
+      {R"("per_layer_config": {"x": {}})", "'per_layer_config': expected an object for each index of a layer"},
+      {R"("per_layer_config": {"1": {"hidden_size": 8}})", "only head_dim and num_key_value_heads in it"},
+      {R"("per_layer_config": {"1": {"head_dim": 0}})", "'per_layer_config': field 'head_dim'"},
+      {R"("rope_parameters": {"sliding_attention": {"partial_rotary_factor": 0.5}, "full_attention": {}})",
+       "'partial_rotary_factor': expected 1 in this family"},
+  };
+  for (const auto& [fields, expected] : cases) {
+    EXPECT_THAT(Message(ParseModelConfig(GemmaWith(fields)).status()), HasSubstr(expected)) << fields;
+  }
 }
 
 // Returns the config of a family that may have a RoPE for each layer.

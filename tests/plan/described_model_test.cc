@@ -49,16 +49,15 @@ Values ValuesOf(const ModelConfig& config) {
              num_moe = static_cast<double>(config.num_moe_layers());
   const auto of = [](const OperationCost& one_row) { return one_row.flops / 2; };
   const auto num_cross = config.encoder.is_on() ? static_cast<double>(config.num_kv_layers()) : 0;
-  const auto num_recurrent = static_cast<double>(config.num_recurrent_layers());
-  const ModelCost::Context recurrent{.recurrent_rows = 1}, indexed{.has_indexer = true};
   // An indexer's weights_proj counts as a router.
   const auto num_indexed = static_cast<double>(config.num_index_layers());
-  const double of_indexer = of(cost.PreAttention(1, indexed)) - of(cost.PreAttention(1, {}));
   const auto index_router = static_cast<double>(config.indexer.num_heads * config.model_dim);
-  return {.attention = (num_layers - num_recurrent) * (of(cost.PreAttention(1, {})) + of(cost.PostAttention(1, {}))) +
-                       num_recurrent * (of(cost.PreAttention(1, recurrent)) + of(cost.PostAttention(1, recurrent))) +
-                       num_indexed * (of_indexer - index_router) +
-                       num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))),
+  double attention = num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))) - num_indexed * index_router;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    const ModelCost::Context context{.has_indexer = config.has_indexer(layer_idx)};
+    attention += of(cost.PreAttention(layer_idx, 1, context)) + of(cost.PostAttention(layer_idx, 1));
+  }
+  return {.attention = attention,
           .router = num_moe * of(cost.Route(1)) + num_indexed * index_router,
           .ffn = num_moe * of(cost.SharedFfn(1)) + (num_layers - num_moe) * of(cost.DenseFfn(1)),
           .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),

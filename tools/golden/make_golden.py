@@ -86,6 +86,8 @@ FAMILIES = {
     "flint": (transformers.FlintConfig, transformers.FlintForCausalLM),
     "hy_v3": (transformers.HYV3Config, transformers.HYV3ForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
+    "gemma4_text": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
+    "gemma4": (transformers.Gemma4Config, transformers.Gemma4ForConditionalGeneration),
 }
 
 # Published forms with more parts than the one that transformers computes here: the architecture, and the part's name.
@@ -137,6 +139,14 @@ def classic_config(config, family):
     return dict(sorted(config.items()))
 
 
+def published_gemma4(config):
+    """Rewrites a config.json dict of Gemma 4 with the published checkpoints' keys."""
+    text = dict(config["text_config"])
+    full = next(iter(text.pop("per_layer_config").values()))
+    text.update(global_head_dim=full["head_dim"], num_global_key_value_heads=full["num_key_value_heads"])
+    return dict(config, text_config=dict(sorted(text.items())))
+
+
 def read_tensors(folder):
     """Returns all tensors of a model folder: {name: tensor}."""
     tensors = {}
@@ -183,9 +193,10 @@ def write_model(folder, variant, seed):
     copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size=own["shard"])
     make_published(folder, own)
     weights.randomize(folder, seed)
-    if own["layout"] == "classic":
+    if own["layout"] != "plain":
         path = folder / "config.json"
-        config = classic_config(json.loads(path.read_text()), family)
+        config = json.loads(path.read_text())
+        config = published_gemma4(config) if family == "gemma4" else classic_config(config, family)
         path.write_text(json.dumps(config, indent=2) + "\n")
     if own["generation"]:
         text = json.dumps(dict(own["generation"], transformers_version=transformers.__version__), indent=2)
@@ -239,7 +250,7 @@ def forward(model, ids):
         block = next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "ffn", "feed_forward")
                      if hasattr(layer, name))
         block = getattr(block, "text_moe", block)
-        router = getattr(block, "gate", None) or getattr(block, "router", None)
+        router = getattr(block, "gate", None) or getattr(block, "router", None) or getattr(layer, "router", None)
         if router is not None:
             handles.append(router.register_forward_hook(hook_for(index, block)))
     logits = model(ids, use_cache=False).logits.float()
@@ -263,6 +274,8 @@ def selection_keys(block, router, logits):
     if hasattr(router, "moe_statics"):
         # Softmax scores lie closer together than logits.
         return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
+    if hasattr(router, "per_expert_scale"):
+        return logits.log()    # Gemma 4's router returns probabilities
     bias = getattr(router, "e_score_correction_bias", getattr(block, "e_score_correction_bias", None))
     keys = logits if bias is None else logits.sigmoid() + bias
     is_mistral = type(router).__name__ == "Mistral4TopkRouter"

@@ -165,11 +165,14 @@ def write_files(folder, seed, files):
 # standard deviation gain / sqrt(inputs). Norms are near 1. Biases and the router are large enough to matter. The gain
 # keeps the layers in charge of the logits, not the embedding of the last token.
 DISTRIBUTIONS = (
+    (r"post_feedforward_layernorm\.weight$", 3.0, 0.6, None),    # Gemma 4 multiplies its embedding by sqrt(inputs)
     (r"norm\w*\.weight$", 1.0, 0.2, None),
     (r"moe_statics", 0.0, 0.03, None),
     (r"correction_bias$|expert_bias$", 0.0, 0.1, None),
     (r"bias$|\.sinks$|softmax_offset$", 0.0, 0.3, None),
     (r"embed_tokens|wte", 0.0, 0.4, None),
+    (r"layer_scalar$|router\.scale$|per_expert_scale$", 1.0, 0.2, None),
+    (r"router\.proj", 0.0, None, 12.0),    # Gemma 4 divides its logits by sqrt(inputs)
     (r"\.gate\.weight$|router", 0.0, None, 2.0),
     (r"", 0.0, None, 1.5),
 )

@@ -67,10 +67,16 @@ PRESETS = {
                            context=262144),
     "qwen35-mini": dict(family="qwen3_5_moe_text", model_dim=2048, num_layers=8, num_heads=16, num_kv_heads=2,
                         head_dim=256, num_experts=32, num_topk=8, expert_dim=512, vocab_size=32000, context=32768),
+    # The shape of Gemma 4 26B-A4B with 6 of its 30 layers and 32 of its 128 experts (3.1 GB). One of six layers has
+    # wider heads and no window.
+    "gemma4-mini": dict(family="gemma4_text", model_dim=2816, num_layers=6, num_heads=16, num_kv_heads=8, head_dim=256,
+                        num_experts=32, num_topk=8, expert_dim=704, vocab_size=32000, context=32768),
 }
 # The dims of gated DeltaNet, as published.
 DELTA_NET = dict(linear_num_key_heads=16, linear_num_value_heads=32, linear_key_head_dim=128,
                  linear_value_head_dim=128, linear_conv_kernel_dim=4)
+# Heads of Gemma 4's layers without a window, as published.
+GEMMA4 = dict(global_head_dim=512, num_global_key_value_heads=2, attention_k_eq_v=True)
 # Defaults for the dimensions that neither the preset nor an option gives.
 DEFAULTS = dict(model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=None, num_experts=8,
                 num_topk=2, expert_dim=512, vocab_size=4096, context=4096)
@@ -90,6 +96,8 @@ def tensor_list(dims):
         "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
     }.get(family, ("mlp", "gate_proj", "up_proj", "down_proj"))
 
+    if family == "gemma4_text":
+        return gemma4_tensors(dims, skew)
     is_hybrid = family == "qwen3_5_moe_text"
     norm = "offset" if is_hybrid else "norm"    # stored as distances from 1
     tensors = [("model.embed_tokens", (dims["vocab_size"], model_dim), "embedding" + skew)]
@@ -129,6 +137,42 @@ def tensor_list(dims):
     tensors += [("model.norm", (model_dim,), norm), ("lm_head", (dims["vocab_size"], model_dim), "linear")]
     return [(name if name.endswith(("A_log", "dt_bias")) else name + ".weight", shape, kind)
             for name, shape, kind in tensors]
+
+
+def is_full_layer(layer):
+    """Returns whether a layer of Gemma 4 has no window."""
+    return layer % 6 == 5
+
+
+def gemma4_tensors(dims, skew):
+    """Returns the tensors of a Gemma 4 model, as tensor_list() does."""
+    model_dim, expert_dim, num_experts = dims["model_dim"], dims["expert_dim"], dims["num_experts"]
+    tensors = [("model.embed_tokens.weight", (dims["vocab_size"], model_dim), "embedding" + skew)]
+    for layer in range(dims["num_layers"]):
+        prefix = f"model.layers.{layer}."
+        attention, is_full = prefix + "self_attn.", is_full_layer(layer)
+        head_dim = GEMMA4["global_head_dim"] if is_full else dims["head_dim"]
+        kv_dim = (GEMMA4["num_global_key_value_heads"] if is_full else dims["num_kv_heads"]) * head_dim
+        tensors += [(f"{prefix}{norm}layernorm{number}.weight", (model_dim,), "norm") for norm, number in (
+            ("input_", ""), ("post_attention_", ""), ("pre_feedforward_", ""), ("pre_feedforward_", "_2"),
+            ("post_feedforward_", ""), ("post_feedforward_", "_1"), ("post_feedforward_", "_2"))]
+        tensors += [(attention + "q_proj.weight", (dims["num_heads"] * head_dim, model_dim), "linear"),
+                    (attention + "k_proj.weight", (kv_dim, model_dim), "linear")]
+        if not is_full:
+            tensors.append((attention + "v_proj.weight", (kv_dim, model_dim), "linear"))
+        tensors += [(attention + "o_proj.weight", (model_dim, dims["num_heads"] * head_dim), "linear"),
+                    (attention + "q_norm.weight", (head_dim,), "norm"),
+                    (attention + "k_norm.weight", (head_dim,), "norm"),
+                    (prefix + "mlp.gate_proj.weight", (3 * expert_dim, model_dim), "linear"),
+                    (prefix + "mlp.up_proj.weight", (3 * expert_dim, model_dim), "linear"),
+                    (prefix + "mlp.down_proj.weight", (model_dim, 3 * expert_dim), "linear"),
+                    (prefix + "router.proj.weight", (num_experts, model_dim), "embedding" + skew),
+                    (prefix + "router.scale", (model_dim,), "norm"),
+                    (prefix + "router.per_expert_scale", (num_experts,), "norm"),
+                    (prefix + "layer_scalar", (1,), "norm"),
+                    (prefix + "experts.gate_up_proj", (num_experts, 2 * expert_dim, model_dim), "linear"),
+                    (prefix + "experts.down_proj", (num_experts, model_dim, expert_dim), "linear")]
+    return tensors + [("model.norm.weight", (model_dim,), "norm")]
 
 
 def delta_net_tensors(prefix, model_dim):
@@ -175,6 +219,20 @@ def make_config(dims, dtype, bos_id, eos_id):
                    "shared_expert_intermediate_size": dims["expert_dim"], "num_experts": dims["num_experts"],
                    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
                    **DELTA_NET}
+    elif family == "gemma4_text":
+        del config["hidden_act"]
+        config |= {"architectures": ["Gemma4ForCausalLM"], "model_type": family, "rms_norm_eps": 1e-6,
+                   "hidden_activation": "gelu_pytorch_tanh", "head_dim": dims["head_dim"], "attention_bias": False,
+                   "tie_word_embeddings": True, "enable_moe_block": True, "intermediate_size": 3 * dims["expert_dim"],
+                   "moe_intermediate_size": dims["expert_dim"], "num_experts": dims["num_experts"],
+                   "top_k_experts": config.pop("num_experts_per_tok"), "sliding_window": 1024,
+                   "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+                   "layer_types": [("full" if is_full_layer(layer) else "sliding") + "_attention"
+                                   for layer in range(dims["num_layers"])],
+                   "rope_parameters": {
+                       "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                       "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}},
+                   **GEMMA4}
     else:
         config |= {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "rope_theta": 10000.0,
                    "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None, "rope_scaling": None,
@@ -395,7 +453,7 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description="Write a random-weight Mixture-of-Experts model folder.",
         epilog="Options override the preset's dimensions. Folder and files appear only once they are complete.")
-    parser.add_argument("--family", choices=("mixtral", "qwen3_moe", "qwen3_5_moe_text", "olmoe"))
+    parser.add_argument("--family", choices=("mixtral", "qwen3_moe", "qwen3_5_moe_text", "gemma4_text", "olmoe"))
     parser.add_argument("--preset", choices=PRESETS)
     for key, default in DEFAULTS.items():
         text = "model_dim / num_heads" if default is None else default

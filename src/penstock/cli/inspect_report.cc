@@ -183,6 +183,27 @@ json::value TokenizerOf(const LoadedModel& model) {
       {"vocab_size", tokenizer.vocab_size()}, {"bos", token(tokenizer.bos_id())}, {"eos", token(tokenizer.eos_id())}};
 }
 
+// Returns the values of K and V of a position, in all layers.
+int64_t KvValues(const ModelConfig& c) {
+  if (c.layer_heads.empty()) return c.num_kv_layers() * (c.kv_dim() + c.v_dim());
+  int64_t values = 0;
+  for (int64_t layer_idx = 0; layer_idx < c.num_layers; ++layer_idx) {
+    values += c.kv_dim(layer_idx) + c.v_dim(layer_idx);
+  }
+  return values;
+}
+
+// Returns the KV heads of each layer; empty if all layers have the same.
+json::array HeadsOfLayers(const ModelConfig& c) {
+  json::array layers;
+  for (const LayerHeads& heads : c.layer_heads) {
+    layers.push_back(json::object{{"num_kv_heads", heads.num_kv_heads},
+                                  {"head_dim", heads.head_dim},
+                                  {"keys_are_values", heads.keys_are_values}});
+  }
+  return layers;
+}
+
 std::string_view ScoringName(RouterRule::Scoring scoring) {
   switch (scoring) {
     case RouterRule::Scoring::kSoftmax: return "softmax";
@@ -217,6 +238,8 @@ json::object RulesOf(const ModelConfig& c) {
       {"norm", c.norm == Norm::kRms ? "RMSNorm" : "LayerNorm"},
       {"norm_eps", c.norm_eps},
       {"qk_norm", QkNormName(c.qk_norm)},
+      {"output_norms", c.output_norms},
+      {"logit_cap", c.logit_cap},
       {"qkv_bias", c.qkv_bias},
       {"sinks", c.attention_sinks},
       {"window_layers", c.sliding_window > 0 ? NumTrue(c.layer_has_window, c.num_layers) : 0},
@@ -302,7 +325,7 @@ json::object InspectReport(const DescribedModel& described) {
     known_bytes += kind.bytes();
   }
   const uint64_t total_bytes = described.weights_bytes();
-  const int64_t kv_values = c.num_kv_layers() * (c.kv_dim() + c.v_dim()) + c.num_index_layers() * c.indexer.head_dim;
+  const int64_t kv_values = KvValues(c) + c.num_index_layers() * c.indexer.head_dim;
   json::object report = {{"model", ReplaceInvalidUtf8(described.name())},
                          {"family", c.family->name},
                          {"dtype", StoredFormatName(weights)},
@@ -316,6 +339,7 @@ json::object InspectReport(const DescribedModel& described) {
                          {"num_heads", c.num_heads},
                          {"num_kv_heads", c.num_kv_heads},
                          {"head_dim", c.head_dim},
+                         {"layer_heads", HeadsOfLayers(c)},
                          {"kv_lora_rank", c.mla.kv_lora_rank},
                          {"kv_bytes_per_position", kv_values * 4},
                          {"index_layers", c.num_index_layers()},
@@ -357,6 +381,7 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   const int64_t num_layers = d.at("num_layers").to_number<int64_t>();
   std::string norms = fmt::format("{}, eps {:g}", text("norm"), number("norm_eps"));
   if (text("qk_norm") != "none") norms += fmt::format("; of q and k: {}", text("qk_norm"));
+  if (is("output_norms")) norms += "; of the outputs of attention and FFNs";
   std::string rope = fmt::format("theta {:g}", number("rope_theta"));
   for (const json::value& theta : rules.at("other_rope_thetas").get_array()) {
     rope += fmt::format(", in other layers {:g}", theta.to_number<double>());
@@ -406,6 +431,28 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   if (is("sinks")) sees += sees.empty() ? "attention sinks" : "; attention sinks";
   if (!sees.empty()) rows.emplace_back("window", sees);
   return rows;
+}
+
+// Returns the KV heads of the layers: "8 KV heads, head_dim 256 in 5 layers; 2 KV heads, head_dim 512 in 1 layers".
+std::string HeadsText(const json::object& d) {
+  std::vector<std::pair<std::string, int>> kinds;
+  const auto text_of = [](const json::object& heads) {
+    return fmt::format("{} KV heads, head_dim {}", heads.at("num_kv_heads").to_number<int64_t>(),
+                       heads.at("head_dim").to_number<int64_t>());
+  };
+  for (const json::value& value : d.at("layer_heads").get_array()) {
+    std::string text = text_of(value.get_object());
+    if (value.get_object().at("keys_are_values").get_bool()) text += ", V from K";
+    const auto known = std::ranges::find(kinds, text, &std::pair<std::string, int>::first);
+    known == kinds.end() ? (void)kinds.emplace_back(text, 1) : (void)++known->second;
+  }
+  if (kinds.empty()) return text_of(d);
+  std::string out;
+  for (const auto& [text, count] : kinds) {
+    out += fmt::format("{}{} in {} of {} layers", out.empty() ? "" : "; ", text, count,
+                       d.at("num_layers").to_number<int64_t>());
+  }
+  return out;
 }
 
 std::string Bytes(const json::value& value) { return FormatBytes(value.to_number<uint64_t>()); }
@@ -500,8 +547,7 @@ std::string InspectTable(const json::object& d) {
   const std::string heads = number("kv_lora_rank") > 0
                                 ? fmt::format("{} heads, KV compressed to {} + {} (MLA)", number("num_heads"),
                                               number("kv_lora_rank"), number("head_dim") - number("kv_lora_rank"))
-                                : fmt::format("{} heads, {} KV heads, head_dim {}", number("num_heads"),
-                                              number("num_kv_heads"), number("head_dim"));
+                                : fmt::format("{} heads, {}", number("num_heads"), HeadsText(d));
   row("attention", fmt::format("{}; KV cache {} a token in f32", heads, Bytes(d.at("kv_bytes_per_position"))));
   for (const auto& [name, value] : RuleRows(d)) row(name, value);
   row("experts", fmt::format("{} per layer, top-{}, expert_dim {}, {} each{}", number("num_experts"),

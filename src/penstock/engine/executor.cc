@@ -135,7 +135,7 @@ absl::Status Executor::CreateKvCache(const Args& args, const RankSplit& split) {
   PENSTOCK_ASSIGN_OR_RETURN(kv_cache_, KvCache::Create(plan.device.holds_kv_cache ? device_->memory() : host_memory(),
                                                        split.by_heads ? heads_->config : args.model.config,
                                                        args.formats.kv, num_pages, split));
-  if (split.by_heads) ranks_->heads->kv = kv_cache_->first_layer();
+  if (split.by_heads) ranks_->heads->kv = KvLayer::Of(heads_->config, args.formats.kv, 0);
   return absl::OkStatus();
 }
 
@@ -319,7 +319,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .ranks = ranks_,
              .rank_rows = rank_rows.has_value() ? &*rank_rows : nullptr,
              .comm = formats_.comm,
-             .kv = kv_cache_->first_layer(),
+             .kv_format = kv_cache_->format(),
              .states = &kv_cache_->states(),
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),

@@ -108,7 +108,7 @@ struct NormArgs {
   int64_t dim;
   const float* x;  // [num_rows, dim]
   int64_t x_stride;
-  const float* weight;  // [dim]
+  const float* weight;  // [dim], or null: ones
   float eps;
   float* out;  // [num_rows, dim]
   int64_t out_stride;
@@ -344,6 +344,8 @@ struct KernelTable {
   void (*scale_by_sigmoid)(const float* gate, int64_t count, float* target);
   // Computes target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. `target` may be `source`.
   void (*exp)(const float* source, int64_t count, float* target);
+  // Computes x = cap * tanh(x / cap), as cap - 2 cap / (1 + exp(2 x / cap)); NaN stays NaN.
+  void (*soft_cap)(float cap, int64_t count, float* x);
   // Writes the largest value of each block of kSoftmaxBlock. Returns whether all values are finite; if not, maxima may
   // be wrong.
   bool (*block_maxima)(const float* values, int64_t count, float* maxima);

@@ -204,14 +204,14 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
     return MedianSeconds(probe, [&] {
       for (int call = 0; call < num_calls; ++call) {
         operations->Attend(batch, {0, batch.num_rows()}, layer_idx,
-                           {cache.first_layer().At(config, layer_idx), batch.kv_pages});
+                           {KvLayer::Of(config, kv, layer_idx), batch.kv_pages});
         layer_idx = (layer_idx + 1) % config.num_layers;
       }
     });
   };
   const ModelCost cost(config, {.kv = kv});
-  const OperationCost decoded = cost.AttentionCore({.read_tokens = num_sequences * kContext});
-  const OperationCost prefilled = cost.AttentionCore({.seen_tokens = seen_tokens});
+  const OperationCost decoded = cost.AttentionCore(0, {.read_tokens = num_sequences * kContext});
+  const OperationCost prefilled = cost.AttentionCore(0, {.seen_tokens = seen_tokens});
   RowBatch shortest;
   shortest.AddRow(0, 0, pages[0], 0, {});
   PENSTOCK_ASSIGN_OR_RETURN(const double decode_s, attend(decoding, 1));

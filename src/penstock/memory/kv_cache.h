@@ -1,7 +1,8 @@
 // The KV cache of one tier: pages of kPageTokens positions in one arena. prefix_cache.h gives them out.
 //
-// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h), then a block of
-// index keys for each layer that has an indexer. Other pages hold recurrent states (recurrent_state.h).
+// A KV page holds all layers of its positions, one after another: for each layer [num_kv_heads] blocks
+// (tensor/kv_block.h). Then comes a block of index keys for each layer that has an indexer. Other pages hold recurrent
+// states (recurrent_state.h).
 //
 // If several ranks share the heads, each holds the entries of its heads for the sequences of all ranks: equally many
 // pages of each rank. It gives out its own pages; the other ranks name theirs by their numbers.
@@ -32,14 +33,15 @@ struct KvLayer {
   int64_t first_block_bytes = 0;  // from the start of the page
   int64_t block_bytes = 0;
   int64_t num_heads = 0;
+  int64_t head_dim = 0;
   bool is_by_token = false;
   int64_t index_block_bytes = 0;  // of index keys; 0: no layer has an indexer
   int64_t first_index_bytes = 0;  // from the start of the page; 0: this layer has none
 
-  // Returns the first layer of a page, without its index keys.
-  static KvLayer Of(const ModelConfig& config, KvFormat format);
-  // Returns where the blocks of a layer lie in every page of the cache. REQUIRES: this is the page's first layer.
-  KvLayer At(const ModelConfig& config, int64_t layer_idx) const;
+  // Returns where a layer's blocks lie in every page. REQUIRES: the layer is not recurrent.
+  static KvLayer Of(const ModelConfig& config, KvFormat format, int64_t layer_idx);
+  // Returns the bytes of the widest layer, without index keys.
+  static int64_t MaxBytes(const ModelConfig& config, KvFormat format);
 
   int64_t bytes() const { return num_heads * block_bytes; }
   int64_t head_offset_bytes(int64_t head_idx) const { return first_block_bytes + head_idx * block_bytes; }
@@ -85,12 +87,9 @@ class KvCache {
 
   int64_t num_pages() const { return num_pages_; }  // of this rank
   KvFormat format() const { return format_; }
-  // Returns the first layer of every page; KvLayer::At() returns the others.
-  const KvLayer& first_layer() const { return first_layer_; }
 
  private:
   KvFormat format_ = KvFormat::kF32;
-  KvLayer first_layer_;
   int64_t num_pages_ = 0;
   int rank_ = 0;  // 0 if the ranks do not share the heads
   bool by_heads_ = false;

@@ -20,23 +20,21 @@ class KvStaging {
 
   // Returns the bytes of both buffers. REQUIRES: micro-batches have at most `num_pages` KV pages.
   static uint64_t Bytes(const ModelConfig& config, KvFormat format, int64_t num_pages) {
-    return kNumBuffers * static_cast<uint64_t>(num_pages * PageBytes(KvLayer::Of(config, format)));
+    return kNumBuffers * static_cast<uint64_t>(num_pages * PageBytes(config, format));
   }
   static absl::StatusOr<KvStaging> Create(Memory& memory, const ModelConfig& config, KvFormat format,
                                           int64_t num_pages) {
     KvStaging staging;
-    staging.layer_ = KvLayer::Of(config, format);
-    staging.layer_.first_index_bytes = staging.layer_.index_block_bytes > 0 ? staging.layer_.bytes() : 0;
+    staging.page_bytes_ = PageBytes(config, format);
     staging.num_pages_ = num_pages;
     PENSTOCK_ASSIGN_OR_RETURN(staging.arena_, memory.Map(Bytes(config, format, num_pages)));
     return staging;
   }
 
-  // Returns the layout of blocks in a buffer: the blocks of a page lie together, its index keys behind them.
-  const KvLayer& layer() const { return layer_; }
   int64_t num_pages() const { return num_pages_; }
+  // Returns where one layer's blocks of a page lie together, its index keys behind them.
   std::byte* page(int buffer_idx, int64_t page_idx) const {
-    return arena_.data() + static_cast<uint64_t>((buffer_idx * num_pages_ + page_idx) * PageBytes(layer_));
+    return arena_.data() + static_cast<uint64_t>((buffer_idx * num_pages_ + page_idx) * page_bytes_);
   }
 
   // Buffers are taken in turn. A buffer may be written when the event of its last use has happened.
@@ -44,9 +42,11 @@ class KvStaging {
   Event& last_use(int buffer_idx) { return last_uses_[buffer_idx]; }
 
  private:
-  static int64_t PageBytes(const KvLayer& layer) { return layer.bytes() + layer.index_block_bytes; }
+  static int64_t PageBytes(const ModelConfig& config, KvFormat format) {
+    return KvLayer::MaxBytes(config, format) + KvLayer::Of(config, format, config.num_layers - 1).index_block_bytes;
+  }
 
-  KvLayer layer_;
+  int64_t page_bytes_ = 0;  // room for the widest layer and its index keys
   int64_t num_pages_ = 0;
   Arena arena_;
   int next_ = 0;

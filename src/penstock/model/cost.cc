@@ -1,5 +1,6 @@
 #include "penstock/model/cost.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace penstock {
@@ -10,52 +11,73 @@ void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inn
   bytes += PackedBytes(format, num_cols, inner_dim);
 }
 
+ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, const ModelFormats& formats,
+                                                 int64_t layer_idx) {
+  LayerAttention layer;
+  const int64_t dim = config.model_dim;
+  const auto add = [&](Matrices& matrices, int64_t num_cols, int64_t inner_dim) {
+    matrices.Add(formats.attention, num_cols, inner_dim);
+  };
+  if (config.is_recurrent(layer_idx)) {
+    const DeltaNet& d = config.delta_net;
+    for (const int64_t cols : {d.num_channels(), d.values_dim(), d.num_value_heads, d.num_value_heads}) {
+      add(layer.in, cols, dim);
+    }
+    add(layer.out, dim, d.values_dim());
+    return layer;
+  }
+  const LayerHeads heads = config.heads_of(layer_idx);
+  const int64_t kv_dim = config.kv_dim(layer_idx);
+  layer.kv_values = static_cast<double>(config.q_dim(layer_idx) + config.attended_dim(layer_idx));
+  layer.kv_bytes = static_cast<uint64_t>(
+                       heads.num_kv_heads *
+                       KvBlock{formats.kv, heads.head_dim, config.values_in_key(), config.indexer.is_on()}.bytes()) /
+                   static_cast<uint64_t>(kKvPageTokens);
+  if (const Mla& mla = config.mla; mla.is_on()) {
+    const int64_t q_dim = config.num_heads * (mla.nope_dim + mla.rope_dim);
+    add(layer.in, mla.q_lora_rank, dim);
+    add(layer.in, q_dim, mla.q_lora_rank > 0 ? mla.q_lora_rank : dim);
+    add(layer.in, kv_dim, dim);
+    add(layer.in, config.num_heads * mla.kv_lora_rank, mla.nope_dim);
+    add(layer.out, config.num_heads * mla.value_dim, mla.kv_lora_rank);
+    add(layer.out, dim, config.num_heads * mla.value_dim);
+    return layer;
+  }
+  add(layer.in, config.q_dim(layer_idx), dim);
+  add(layer.in, kv_dim, dim);
+  add(layer.in, heads.keys_are_values ? 0 : kv_dim, dim);
+  add(layer.in, config.attention_gate ? config.attended_dim(layer_idx) : 0, dim);
+  add(layer.out, dim, config.q_dim(layer_idx));
+  return layer;
+}
+
 ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     : model_dim_(config.model_dim),
       vocab_size_(config.vocab_size),
-      attention_dim_(config.q_dim() + config.attended_dim()),
       num_topk_(config.num_topk),
       num_experts_(config.num_experts) {
   const int64_t dim = config.model_dim;
-  kv_bytes_ = static_cast<uint64_t>(
-                  config.num_kv_heads *
-                  KvBlock{formats.kv, config.head_dim, config.values_in_key(), config.indexer.is_on()}.bytes()) /
-              static_cast<uint64_t>(kKvPageTokens);
-  if (const Mla& mla = config.mla; mla.is_on()) {
-    const int64_t q_dim = config.num_heads * (mla.nope_dim + mla.rope_dim);
-    qkv_.Add(formats.attention, mla.q_lora_rank, dim);
-    qkv_.Add(formats.attention, q_dim, mla.q_lora_rank > 0 ? mla.q_lora_rank : dim);
-    qkv_.Add(formats.attention, config.kv_dim(), dim);
-    qkv_.Add(formats.attention, config.num_heads * mla.kv_lora_rank, mla.nope_dim);
-    if (const Indexer& indexer = config.indexer; indexer.is_on()) {
-      index_.Add(formats.attention, indexer.q_dim(), mla.q_lora_rank);
-      index_.Add(formats.attention, indexer.head_dim, dim);
-      index_.Add(WeightFormat::kF32, indexer.num_heads, dim);
-      index_topk_ = indexer.num_topk;
-      index_dim_ = indexer.q_dim();
-      index_bytes_ = static_cast<uint64_t>(KvBlock{formats.kv, indexer.head_dim, indexer.head_dim}.bytes()) /
-                     static_cast<uint64_t>(kKvPageTokens);
-    }
-    o_.Add(formats.attention, config.num_heads * mla.value_dim, mla.kv_lora_rank);
-    o_.Add(formats.attention, dim, config.num_heads * mla.value_dim);
-  } else {
-    qkv_.Add(formats.attention, config.q_dim(), dim);
-    qkv_.Add(formats.attention, config.kv_dim(), dim);
-    qkv_.Add(formats.attention, config.kv_dim(), dim);
-    qkv_.Add(formats.attention, config.attention_gate ? config.attended_dim() : 0, dim);
-    o_.Add(formats.attention, dim, config.q_dim());
+  // Models are also described without layers, to measure operations.
+  for (int64_t layer_idx = 0; layer_idx < std::max<int64_t>(1, config.num_layers); ++layer_idx) {
+    attention_.push_back(AttentionOf(config, formats, layer_idx));
+  }
+  if (const Indexer& indexer = config.indexer; indexer.is_on()) {
+    index_.Add(formats.attention, indexer.q_dim(), config.mla.q_lora_rank);
+    index_.Add(formats.attention, indexer.head_dim, dim);
+    index_.Add(WeightFormat::kF32, indexer.num_heads, dim);
+    index_topk_ = indexer.num_topk;
+    index_dim_ = indexer.q_dim();
+    index_bytes_ = static_cast<uint64_t>(KvBlock{formats.kv, indexer.head_dim, indexer.head_dim}.bytes()) /
+                   static_cast<uint64_t>(kKvPageTokens);
   }
   if (const DeltaNet& d = config.delta_net; d.is_on()) {
-    for (const int64_t cols : {d.num_channels(), d.values_dim(), d.num_value_heads, d.num_value_heads}) {
-      delta_in_.Add(formats.attention, cols, dim);
-    }
-    delta_out_.Add(formats.attention, dim, d.values_dim());
     state_values_ = static_cast<double>(d.num_value_heads * d.key_dim * d.value_dim);
   }
   if (config.encoder.is_on()) {
     cross_q_.Add(formats.attention, config.q_dim(), dim);
     cross_kv_.Add(formats.attention, config.kv_dim(), dim);
     cross_kv_.Add(formats.attention, config.kv_dim(), dim);
+    cross_out_.Add(formats.attention, dim, config.q_dim());
   }
   router_.Add(WeightFormat::kF32, config.num_experts, dim);
   router_.Add(WeightFormat::kF32, config.shared_gate ? 1 : 0, dim);
@@ -70,16 +92,15 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
   lm_head_.Add(formats.lm_head, config.vocab_size, dim);
 }
 
-OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) const {
-  OperationCost cost = PreAttention(num_rows, context);
-  cost += AttentionCore(context);
-  cost += PostAttention(num_rows, context);
+OperationCost ModelCost::Attention(int64_t layer_idx, int64_t num_rows, const Context& context) const {
+  OperationCost cost = PreAttention(layer_idx, num_rows, context);
+  cost += AttentionCore(layer_idx, context);
+  cost += PostAttention(layer_idx, num_rows);
   return cost;
 }
 
-OperationCost ModelCost::PreAttention(int64_t num_rows, const Context& context) const {
-  if (context.recurrent_rows > 0) return Product(delta_in_, num_rows);
-  OperationCost cost = Product(qkv_, num_rows);
+OperationCost ModelCost::PreAttention(int64_t layer_idx, int64_t num_rows, const Context& context) const {
+  OperationCost cost = Product(attention_[layer_idx].in, num_rows);
   if (context.has_indexer) cost += Product(index_, num_rows);
   return cost;
 }
@@ -105,11 +126,11 @@ OperationCost ModelCost::IndexScores(const Context& context) const {
 
 OperationCost ModelCost::CrossProjections(int64_t num_rows) const {
   OperationCost cost = Product(cross_q_, num_rows);
-  cost += Product(o_, num_rows);
+  cost += Product(cross_out_, num_rows);
   return cost;
 }
 
-OperationCost ModelCost::AttentionCore(const Context& context) const {
+OperationCost ModelCost::AttentionCore(int64_t layer_idx, const Context& context) const {
   if (context.recurrent_rows > 0) {
     // S^T k, S^T q and the update of S: seven operations for each value. Each sequence's S is read and written.
     const double flops = 7 * state_values_ * static_cast<double>(context.recurrent_rows);
@@ -117,8 +138,9 @@ OperationCost ModelCost::AttentionCore(const Context& context) const {
     return {flops, bytes, bytes, flops};
   }
   // Counts q . k and p . v of every head.
-  const uint64_t kv_bytes = kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
-  const double flops = 2.0 * static_cast<double>(attention_dim_) * static_cast<double>(context.seen_tokens);
+  const LayerAttention& layer = attention_[layer_idx];
+  const uint64_t kv_bytes = layer.kv_bytes * static_cast<uint64_t>(context.read_tokens);
+  const double flops = 2 * layer.kv_values * static_cast<double>(context.seen_tokens);
   OperationCost cost = {flops, kv_bytes, kv_bytes, flops};
   cost += IndexScores(context);
   return cost;

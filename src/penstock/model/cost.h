@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "penstock/model/model_config.h"
 #include "penstock/tensor/kv_block.h"
@@ -54,13 +55,13 @@ class ModelCost {
     int64_t recurrent_rows = 0;
     int64_t num_states = 0;
   };
-  OperationCost Attention(int64_t num_rows, const Context& context) const;
-  OperationCost PreAttention(int64_t num_rows, const Context& context) const;
-  OperationCost AttentionCore(const Context& context) const;
+  OperationCost Attention(int64_t layer_idx, int64_t num_rows, const Context& context) const;
+  OperationCost PreAttention(int64_t layer_idx, int64_t num_rows, const Context& context) const;
+  OperationCost AttentionCore(int64_t layer_idx, const Context& context) const;
   // The part of AttentionCore() that scores positions.
   OperationCost IndexScores(const Context& context) const;
-  OperationCost PostAttention(int64_t num_rows, const Context& context) const {
-    return Product(context.recurrent_rows > 0 ? delta_out_ : o_, num_rows);
+  OperationCost PostAttention(int64_t layer_idx, int64_t num_rows) const {
+    return Product(attention_[layer_idx].out, num_rows);
   }
   // Returns what rows of different sequences see, each of which has `num_positions`.
   Context ContextOfRows(int64_t num_rows, int64_t num_positions) const;
@@ -83,7 +84,7 @@ class ModelCost {
 
   // Returns the bytes of a matrix set as stored in memory.
   uint64_t expert_bytes() const { return expert_.bytes; }
-  uint64_t kv_bytes_per_token() const { return kv_bytes_; }  // of one layer
+  uint64_t kv_bytes_per_token(int64_t layer_idx) const { return attention_[layer_idx].kv_bytes; }
 
  private:
   // A set of matrices: the number of its values and its bytes.
@@ -92,22 +93,27 @@ class ModelCost {
     uint64_t bytes = 0;
     void Add(WeightFormat format, int64_t num_cols, int64_t inner_dim);
   };
+  // Attention of one layer, or what a recurrent layer has in its place.
+  struct LayerAttention {
+    Matrices in, out;      // the projections before and after it
+    double kv_values = 0;  // sum over heads of the dims of q and of attention's output
+    uint64_t kv_bytes = 0;
+  };
+  static LayerAttention AttentionOf(const ModelConfig& config, const ModelFormats& formats, int64_t layer_idx);
   static OperationCost Product(const Matrices& matrices, int64_t num_rows) {
     return {2 * matrices.values * static_cast<double>(num_rows), matrices.bytes};
   }
 
   int64_t model_dim_;
   int64_t vocab_size_;
-  int64_t attention_dim_;  // sum over heads of the dims of q and of attention's output
   int64_t num_topk_;
   int64_t num_experts_;
-  int64_t index_topk_ = 0;  // 0: rows see all positions
-  int64_t index_dim_ = 0;   // of all index heads
-  uint64_t kv_bytes_ = 0;
-  uint64_t index_bytes_ = 0;  // of an index key
-  double state_values_ = 0;   // of a sequence in one recurrent layer
-  Matrices qkv_, index_, o_, delta_in_, delta_out_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_,
-      lm_head_;
+  int64_t index_topk_ = 0;                 // 0: rows see all positions
+  int64_t index_dim_ = 0;                  // of all index heads
+  uint64_t index_bytes_ = 0;               // of an index key
+  double state_values_ = 0;                // of a sequence in one recurrent layer
+  std::vector<LayerAttention> attention_;  // [num_layers]
+  Matrices index_, cross_q_, cross_kv_, cross_out_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
 };
 
 }  // namespace penstock

@@ -44,7 +44,9 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kErnie45VlMoe,
                                   &kAria,
                                   &kDeepseekV32,
-                                  &kGlmMoeDsa};
+                                  &kGlmMoeDsa,
+                                  &kGemma4,
+                                  &kGemma4Text};
 
 }  // namespace
 

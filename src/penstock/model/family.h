@@ -84,7 +84,8 @@ struct Family {
   std::span<const std::string_view> ignored_prefixes = {};  // of weights that text does not need: a vision tower's
   // Experts of a higher index than num_experts, and a second gate, are for images (ERNIE 4.5 VL).
   bool has_experts_of_images = false;
-  // The activation function of the FFNs, under the name of config.json. REQUIRES: silu if FFNs are gated.
+  // The activation function of the FFNs, under the name of config.json. If FFNs are gated and it is not silu,
+  // read_config sets ModelConfig::glu.
   std::string_view hidden_act = "silu";
   int64_t default_topk = 0;  // 0: config.json must have it
 
@@ -134,6 +135,8 @@ extern const Family kMistral4;
 extern const Family kMistral3;
 extern const Family kErnie45VlMoe;
 extern const Family kAria;
+extern const Family kGemma4;
+extern const Family kGemma4Text;
 
 std::span<const Family* const> AllFamilies();
 

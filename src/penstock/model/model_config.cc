@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "penstock/base/limits.h"
@@ -102,10 +103,13 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
                                       router.num_topk_groups, router.num_groups, group_size, config.num_topk));
     }
   }
-  if (config.num_kv_heads < 1 || config.num_heads % config.num_kv_heads != 0) {
+  const auto check_kv_heads = [&](int64_t num_kv_heads) {
+    if (num_kv_heads >= 1 && config.num_heads % num_kv_heads == 0) return;
     reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                                    config.num_heads, config.num_kv_heads));
-  }
+                                    config.num_heads, num_kv_heads));
+  };
+  check_kv_heads(config.num_kv_heads);
+  for (const LayerHeads& heads : config.layer_heads) check_kv_heads(heads.num_kv_heads);
   if (config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
     reader.FailRelation(fmt::format("head_dim {}: expected at most {}", config.head_dim, kMaxHeadDim));
   }
@@ -130,7 +134,8 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
     }
     if (!config.has_indexer(0)) reader.FailRelation("the first layer has no indexer whose choices it could share");
   }
-  const int64_t widest = std::max({config.head_dim, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
+  const int64_t widest =
+      std::max({config.q_dim() / config.num_heads, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
   if (config.num_heads * widest > kMaxModelDim) {
     reader.FailRelation(
         fmt::format("{} heads of {} dims: expected at most {} in total", config.num_heads, widest, kMaxModelDim));
@@ -163,14 +168,16 @@ void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config)
       kind == LayerRopes::kByTheta ? ReadLayerThetas(reader, config.num_layers) : std::vector<double>();
   std::vector<int8_t> layer_rope(config.num_layers, kNoRope);
   std::vector<Rope> ropes;
-  std::map<std::pair<bool, double>, int8_t> known;  // by window and theta
+  std::map<std::tuple<bool, double, int64_t>, int8_t> known;  // by window, theta and head_dim
   for (size_t layer_idx = 0; layer_idx < layer_rope.size() && reader.status().ok(); ++layer_idx) {
     if (!thetas.empty() && thetas[layer_idx] == 0) continue;
     if (kind == LayerRopes::kByType) {
       defaults.layer_type = config.layer_has_window[layer_idx] ? "sliding_attention" : "full_attention";
     }
     defaults.layer_theta = thetas.empty() ? 0 : thetas[layer_idx];
-    const auto [entry, is_new] = known.try_emplace({config.layer_has_window[layer_idx], defaults.layer_theta}, 0);
+    if (!config.layer_heads.empty()) defaults.dim = config.layer_heads[layer_idx].head_dim;
+    const auto [entry, is_new] =
+        known.try_emplace({config.layer_has_window[layer_idx], defaults.layer_theta, defaults.dim}, 0);
     if (is_new) {
       Rope rope;
       rope.is_interleaved = config.rope.is_interleaved;
@@ -185,12 +192,6 @@ void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config)
   if (ropes.empty()) {  // nothing rotates
     config.layer_rope = std::move(layer_rope);
     return ReadRope(reader, defaults, config.rope);
-  }
-  for (const Rope& rope : ropes) {
-    if (rope.rotary_dim != ropes[0].rotary_dim) {
-      return reader.FailRelation(
-          fmt::format("{} dims of a head rotate in some layers, {} in others", ropes[0].rotary_dim, rope.rotary_dim));
-    }
   }
   config.rope = ropes[0];
   config.other_ropes.assign(ropes.begin() + 1, ropes.end());
@@ -214,6 +215,21 @@ int64_t ModelConfig::index_layer_of(int64_t layer_idx) const {
   if (!indexer.is_on()) return 0;
   if (indexer.is_shared.empty()) return layer_idx;
   return std::count(indexer.is_shared.begin(), indexer.is_shared.begin() + layer_idx, false);
+}
+
+int64_t ModelConfig::Widest(int64_t of_all, int64_t (ModelConfig::*dim)(int64_t) const) const {
+  if (layer_heads.empty()) return of_all;
+  int64_t widest = 0;
+  for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) widest = std::max(widest, (this->*dim)(layer_idx));
+  return widest;
+}
+
+int64_t ModelConfig::AnglesBefore(int64_t rope_idx) const {
+  int64_t num_angles = 0;
+  for (int64_t idx = 0; idx < rope_idx; ++idx) {
+    num_angles += (idx == 0 ? rope : other_ropes[idx - 1]).rotary_dim / 2;
+  }
+  return num_angles;
 }
 
 int64_t ModelConfig::num_moe_layers() const {

@@ -66,6 +66,13 @@ struct Indexer {
 
 inline constexpr int8_t kNoRope = -1;
 
+// The KV heads of attention in one layer. The number of query heads is the same in all layers.
+struct LayerHeads {
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  bool keys_are_values = false;  // V is K's projection, before K's norm and RoPE
+};
+
 // Gated DeltaNet (Yang et al. 2025, equation 10), in place of attention in some layers. A head keeps a matrix
 // S [key_dim, value_dim], its state, instead of the K and V of all positions. For each position:
 //   S = decay * S + k (beta * (v - decay * S^T k))^T,   out = S^T q.
@@ -151,13 +158,15 @@ struct ModelConfig {
   Indexer indexer;
   DeltaNet delta_net;
   std::vector<bool> layer_is_recurrent;  // [num_layers]: delta_net in place of attention; empty: no layer
+  std::vector<LayerHeads> layer_heads;   // [num_layers]; empty: all layers have num_kv_heads and head_dim
   bool attention_gate = false;           // what attention returns is multiplied by 1 / (1 + exp(-gate . x))
   QkNorm qk_norm = QkNorm::kNone;
+  bool v_norm = false;  // RMSNorm over head_dim of each head of V, without weights
   bool qkv_bias = false;
   bool o_bias = false;
   float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: no clamp
   Rope rope;
-  std::vector<Rope> other_ropes;       // of some layers; the same dims rotate in the same way
+  std::vector<Rope> other_ropes;       // of some layers
   std::vector<int8_t> layer_rope;      // [num_layers]: 0 for `rope`, i for other_ropes[i - 1], or kNoRope; empty: all 0
   float attention_scale = 0;           // factor of q . k; 1 / sqrt(head_dim) in most models
   bool attention_sinks = false;        // a learned number for each head joins its softmax
@@ -172,6 +181,9 @@ struct ModelConfig {
   bool router_selection_bias = false;  // added to scores only to choose experts
   // A chosen expert's weight multiplies its input, not its output (Llama 4). Then num_topk is 1.
   bool router_scales_input = false;
+  bool router_norm = false;      // the router reads the residual with a norm of its own
+  float router_logit_scale = 1;  // factor of the logits
+  bool expert_scales = false;    // a learned number for each expert multiplies its weight
   GluRule glu;
   bool is_gated = true;  // false: hidden = max(0, up . x), and FFNs have no gate_proj
   bool expert_bias = false;
@@ -180,17 +192,29 @@ struct ModelConfig {
   // Snowflake Arctic: after attention, a dense FFN (shared_ffn_dim) with its own norm is applied to the residual. The
   // experts read the layer's input; both outputs are added to the residual.
   bool parallel_experts = false;
+  // Gemma: the outputs of attention and of FFNs are normed before they are added to the residual. The shared FFN has a
+  // norm of its own before it, and one after it, as the experts together have; then their sum is normed.
+  bool output_norms = false;
+  bool layer_scales = false;  // a learned number multiplies the residual after each layer
 
   // Factors of the outputs of operations (Granite); 1 elsewhere.
   float embedding_scale = 1;
   float residual_scale = 1;  // of attention and FFNs, before they are added
   float logit_scale = 1;
+  float logit_cap = 0;  // logits become logit_cap * tanh(logit / logit_cap); 0: they stay
   bool lm_head_bias = false;
   bool tie_embeddings = false;
   CodedWeights coded;
   std::vector<TokenId> eos_ids;
 
-  int64_t q_dim() const { return num_heads * head_dim; }
+  LayerHeads heads_of(int64_t layer_idx) const {
+    return layer_heads.empty() ? LayerHeads{.num_kv_heads = num_kv_heads, .head_dim = head_dim}
+                               : layer_heads[layer_idx];
+  }
+  // Returns the dims of a row of Q, K, V or attention's output in a layer; without a layer those of the widest one.
+  // Rows of all layers lie as far apart in buffers as those of the widest.
+  int64_t q_dim(int64_t layer_idx) const { return num_heads * heads_of(layer_idx).head_dim; }
+  int64_t q_dim() const { return Widest(num_heads * head_dim, &ModelConfig::q_dim); }
   bool is_of_encoder(int64_t layer_idx) const { return layer_idx < encoder.num_layers; }
   bool has_cross_attention(int64_t layer_idx) const { return encoder.is_on() && layer_idx >= encoder.num_layers; }
   bool is_recurrent(int64_t layer_idx) const { return !layer_is_recurrent.empty() && layer_is_recurrent[layer_idx]; }
@@ -216,21 +240,28 @@ struct ModelConfig {
     const auto is_beyond = [=](const Rope& r) { return &r.Of(length) != &r.Of(0); };
     return is_beyond(rope) || std::ranges::any_of(other_ropes, is_beyond);
   }
-  int64_t kv_dim() const { return num_kv_heads * head_dim; }
+  int64_t kv_dim(int64_t layer_idx) const {
+    const LayerHeads heads = heads_of(layer_idx);
+    return heads.num_kv_heads * heads.head_dim;
+  }
+  int64_t kv_dim() const { return Widest(num_kv_heads * head_dim, &ModelConfig::kv_dim); }
   // Returns how many of K's dimensions are also V; 0: V is stored beside K.
   int64_t values_in_key() const { return mla.kv_lora_rank; }
-  int64_t value_dim() const { return mla.is_on() ? mla.kv_lora_rank : head_dim; }
+  int64_t value_dim(int64_t layer_idx) const { return mla.is_on() ? mla.kv_lora_rank : heads_of(layer_idx).head_dim; }
+  int64_t v_dim(int64_t layer_idx) const { return mla.is_on() ? 0 : kv_dim(layer_idx); }
   int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
-  int64_t attended_dim() const { return num_heads * value_dim(); }
+  int64_t attended_dim(int64_t layer_idx) const { return num_heads * value_dim(layer_idx); }
+  int64_t attended_dim() const { return mla.is_on() ? num_heads * mla.kv_lora_rank : q_dim(); }
   int64_t rope_of(int64_t layer_idx) const { return layer_rope.empty() ? 0 : layer_rope[layer_idx]; }
   // Returns how many of a head's dims rotate in a layer.
-  int64_t rotary_dim_of(int64_t layer_idx) const { return rope_of(layer_idx) == kNoRope ? 0 : rope.rotary_dim; }
+  int64_t rotary_dim_of(int64_t layer_idx) const {
+    const int64_t idx = rope_of(layer_idx);
+    return idx == kNoRope ? 0 : idx == 0 ? rope.rotary_dim : other_ropes[idx - 1].rotary_dim;
+  }
   // Returns the number of angles of a position, for all of its RoPEs one after another; first_angle_of() is where a
   // layer's begin.
-  int64_t num_angles() const { return (1 + static_cast<int64_t>(other_ropes.size())) * rope.rotary_dim / 2; }
-  int64_t first_angle_of(int64_t layer_idx) const {
-    return std::max<int64_t>(0, rope_of(layer_idx)) * rope.rotary_dim / 2;
-  }
+  int64_t num_angles() const { return AnglesBefore(static_cast<int64_t>(other_ropes.size()) + 1); }
+  int64_t first_angle_of(int64_t layer_idx) const { return AnglesBefore(rope_of(layer_idx)); }
   // Returns how many positions a position sees in a layer; 0: no limit.
   int64_t window_of(int64_t layer_idx) const {
     return layer_has_window.empty() || layer_has_window[layer_idx] ? sliding_window : 0;
@@ -246,6 +277,10 @@ struct ModelConfig {
   int64_t NumRecurrentBefore(int64_t layer_idx) const;
   int64_t num_moe_layers() const;
   std::vector<int64_t> moe_layers() const;
+
+ private:
+  int64_t Widest(int64_t of_all, int64_t (ModelConfig::*dim)(int64_t) const) const;
+  int64_t AnglesBefore(int64_t rope_idx) const;
 };
 
 // Reads config.json and generation_config.json. Every failure is kModel and names file and field.

@@ -35,6 +35,16 @@ RopeFrequencies Usual(const RopeConfig& config, float factor = 1) {
   return result;
 }
 
+// Gemma 4: the slowest pairs of the whole head do not rotate (p-RoPE; Barbero et al. 2025). The others have the
+// frequencies that they would have if all rotated.
+RopeFrequencies Proportional(const RopeConfig& config, float factor) {
+  RopeFrequencies result = Usual(config, factor);
+  const auto num_rotating =
+      static_cast<size_t>(std::floor(config.partial_factor * static_cast<double>(config.dim) / 2));
+  for (size_t i = num_rotating; i < result.frequencies.size(); ++i) result.frequencies[i] = 0;
+  return result;
+}
+
 double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
 
 // YaRN (Peng et al. 2023, section 3): interpolates low frequencies and keeps high ones, with a ramp between them.
@@ -172,6 +182,8 @@ void ReadFrequencies(ConfigReader& reader, ConfigReader& inner, std::string_view
     rope.usual = Usual(config);
   } else if (config.type == "linear") {
     rope.usual = Usual(config, static_cast<float>(inner.NumberOr("factor", 1, 1e-3, 1e6)));
+  } else if (config.type == "proportional") {
+    rope.usual = Proportional(config, static_cast<float>(inner.NumberOr("factor", 1, 1e-3, 1e6)));
   } else if (config.type == "yarn") {
     ReadYarn(inner, config, rope);
   } else if (config.type == "llama3") {
@@ -179,7 +191,7 @@ void ReadFrequencies(ConfigReader& reader, ConfigReader& inner, std::string_view
   } else if (config.type == "longrope") {
     ReadLongRope(inner, config, rope);
   } else {
-    reader.Fail(field, "rope type default, linear, dynamic, yarn, llama3 or longrope",
+    reader.Fail(field, "rope type default, linear, dynamic, yarn, llama3, longrope or proportional",
                 fmt::format("'{}'", config.type));
   }
 }
@@ -202,14 +214,16 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   config.theta = inner.NumberOr("rope_theta", config.theta, 1e-3, 1e15);
   config.partial_factor = inner.NumberOr("partial_rotary_factor", config.partial_factor, 1e-3, 1);
   if (defaults.layer_theta != 0) config.theta = defaults.layer_theta;
-  if (config.partial_factor != 1 && !defaults.takes_part) {
+  const bool is_proportional = config.type == "proportional";
+  if (config.partial_factor != 1 && !defaults.takes_part && !is_proportional) {
     return reader.Fail("partial_rotary_factor", "1 in this family", fmt::format("{}", config.partial_factor));
   }
   // The field may be in this object or outside it; the outer one takes precedence.
   config.original = inner.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
   if (defaults.layer_type.empty())
     config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
-  config.dim = static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
+  config.dim =
+      is_proportional ? defaults.dim : static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
   rope.theta = config.theta;
   rope.rotary_dim = 2 * config.num_pairs();
   if (config.dim < 1 || rope.rotary_dim > defaults.dim) {

@@ -48,8 +48,8 @@ struct RopeDefaults {
 
 // Reads `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
 // `rope_parameters`. The types are default, linear, dynamic (up to max_positions; also with Hunyuan's `alpha`), yarn
-// (Peng et al. 2023), longrope and llama3, computed as in transformers. Leaves is_interleaved unchanged. Errors go to
-// the reader.
+// (Peng et al. 2023), longrope, llama3 and proportional, computed as in transformers. Leaves is_interleaved unchanged.
+// Errors go to the reader.
 void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope);
 
 }  // namespace penstock

@@ -41,8 +41,6 @@ constexpr UnsupportedFamily kUnsupported[] = {
     {"HYV4ForCausalLM", "hy-v4", kStreams},
     {"Qwen4ExpForCausalLM", "qwen4exp", kStreams},
     {"Qwen4ExpForConditionalGeneration", {}, kStreams},
-    {"Gemma4ForCausalLM", "gemma4", kHeads},
-    {"Gemma4ForConditionalGeneration", {}, kHeads},
     {"MiMoV2FlashForCausalLM", "mimo2", kHeads},
     {"Step3p7ForConditionalGeneration", "step35", kHeads},
     {"Step3p5ForCausalLM", {}, kHeads},

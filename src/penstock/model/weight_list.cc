@@ -32,6 +32,11 @@ class LayerMapper {
     if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
     c.is_recurrent(layer_idx_) ? MapDeltaNet(layer) : MapAttention(layer);
     if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
+    if (c.output_norms) {
+      layer.attention_output_norm = Norm("attention_output_norm.weight", c.model_dim);
+      layer.ffn_output_norm = Norm("ffn_output_norm.weight", c.model_dim);
+    }
+    if (c.layer_scales) layer.layer_scale = Vector("layer_scale", 1);
     layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
     if (c.layer_has_experts[layer_idx_]) {
@@ -60,23 +65,25 @@ class LayerMapper {
   void MapAttention(LayerTensors& layer) const {
     const ModelConfig& c = *config_;
     if (c.mla.is_on()) return MapMla(layer);
-    layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim, c.num_heads);
+    const LayerHeads heads = c.heads_of(layer_idx_);
+    const int64_t q_dim = c.q_dim(layer_idx_), kv_dim = c.kv_dim(layer_idx_);
+    layer.q_proj = Matrix("self_attn.q_proj.weight", q_dim, c.model_dim, c.num_heads);
     if (c.attention_gate) {
-      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.attended_dim(), c.model_dim, c.num_heads);
+      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.attended_dim(layer_idx_), c.model_dim, c.num_heads);
     }
-    layer.k_proj = Matrix("self_attn.k_proj.weight", c.kv_dim(), c.model_dim);
-    layer.v_proj = Matrix("self_attn.v_proj.weight", c.kv_dim(), c.model_dim);
-    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.q_dim());
+    layer.k_proj = Matrix("self_attn.k_proj.weight", kv_dim, c.model_dim);
+    if (!heads.keys_are_values) layer.v_proj = Matrix("self_attn.v_proj.weight", kv_dim, c.model_dim);
+    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, q_dim);
     if (c.qkv_bias) {
-      layer.q_bias = Vector("self_attn.q_proj.bias", c.q_dim());
-      layer.k_bias = Vector("self_attn.k_proj.bias", c.kv_dim());
-      layer.v_bias = Vector("self_attn.v_proj.bias", c.kv_dim());
+      layer.q_bias = Vector("self_attn.q_proj.bias", q_dim);
+      layer.k_bias = Vector("self_attn.k_proj.bias", kv_dim);
+      if (!heads.keys_are_values) layer.v_bias = Vector("self_attn.v_proj.bias", kv_dim);
     }
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
     if (c.qk_norm != QkNorm::kNone && c.qk_norm != QkNorm::kUnitAfterRope) {
       const bool whole = c.qk_norm == QkNorm::kWhole;
-      layer.q_norm = Norm("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
-      layer.k_norm = Norm("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
+      layer.q_norm = Norm("self_attn.q_norm.weight", whole ? q_dim : heads.head_dim);
+      layer.k_norm = Norm("self_attn.k_norm.weight", whole ? kv_dim : heads.head_dim);
     }
     if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
   }
@@ -158,7 +165,13 @@ class LayerMapper {
     if (c.shared_ffn_dim > 0) layer.shared_ffn = Ffn("mlp.shared_expert.", c.shared_ffn_dim);
     if (c.shared_gate)
       layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, WeightUse::kRouter);
-    if (c.parallel_experts) layer.shared_norm = Vector("residual_layernorm.weight", c.model_dim);
+    if (c.parallel_experts || c.output_norms) layer.shared_norm = Norm("residual_layernorm.weight", c.model_dim);
+    if (c.output_norms) {
+      layer.shared_output_norm = Norm("shared_output_norm.weight", c.model_dim);
+      layer.expert_output_norm = Norm("expert_output_norm.weight", c.model_dim);
+    }
+    if (c.router_norm) layer.router_norm = Norm("mlp.gate.norm.weight", c.model_dim);
+    if (c.expert_scales) layer.expert_scales = Vector("mlp.expert_scales", c.num_experts);
     if (c.expert_bias) {
       layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
       layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);

@@ -10,11 +10,14 @@
 //   self_attn.q_a_layernorm, kv_a_layernorm, q_b_proj, k_up_proj, v_up_proj  .weight
 //   self_attn.indexer.q_proj, k_proj, weights_proj, k_norm                 .weight; k_norm.bias
 //   self_attn.sinks
+//   attention_output_norm, shared_output_norm, expert_output_norm, ffn_output_norm  .weight
 //   self_attn.gate_proj                                                    .weight
 //   linear_attn.q_proj, k_proj, v_proj, gate_proj, beta_proj, decay_proj, conv, norm, o_proj  .weight
 //   linear_attn.decay_bias, decay_log
 //   cross_attn.q_proj, k_proj, v_proj, o_proj; cross_layernorm             .weight, in layers of a decoder
 //   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
+//   mlp.gate.norm                                                          .weight
+//   mlp.expert_scales, layer_scale
 //   mlp.gate_proj, up_proj, down_proj                                      .weight
 //   mlp.shared_expert.gate_proj, up_proj, down_proj; mlp.shared_expert_gate  .weight
 //   mlp.experts.{expert}.gate_proj, up_proj, down_proj                     .weight
@@ -57,7 +60,7 @@ struct LayerParts {
   Vector k_bias = {};
   Vector v_bias = {};
   Vector o_bias = {};
-  Vector q_norm = {};    // [head_dim] or [num_heads * head_dim]
+  Vector q_norm = {};    // [head_dim] or [num_heads * head_dim]; head_dim and KV heads are those of the layer
   Vector k_norm = {};    // [head_dim] or [num_kv_heads * head_dim]; MLA: [kv_lora_rank]
   Matrix q_a_proj = {};  // MLA: [q_lora_rank, model_dim], and q_proj [num_heads * (nope_dim + rope_dim), q_lora_rank]
   Vector q_a_bias = {};
@@ -84,12 +87,19 @@ struct LayerParts {
   Matrix cross_q_proj = {};  // [num_heads * head_dim, model_dim]
   Matrix cross_k_proj = {};  // [num_kv_heads * head_dim, model_dim], of the encoder's output, like cross_v_proj
   Matrix cross_v_proj = {};
-  Matrix cross_o_proj = {};  // [model_dim, num_heads * head_dim]
-  Vector ffn_norm = {};      // [model_dim]
+  Matrix cross_o_proj = {};           // [model_dim, num_heads * head_dim]
+  Vector attention_output_norm = {};  // [model_dim]; with output_norms, like the next three
+  Vector shared_output_norm = {};
+  Vector expert_output_norm = {};
+  Vector ffn_output_norm = {};
+  Vector layer_scale = {};  // [1]
+  Vector ffn_norm = {};     // [model_dim]
   Vector ffn_norm_bias = {};
   Matrix router_proj = {};  // [num_experts, model_dim]
   Vector router_bias = {};  // [num_experts]
   Vector router_selection_bias = {};
+  Vector router_norm = {};           // [model_dim], where the router has its own norm
+  Vector expert_scales = {};         // [num_experts]
   FfnParts<Matrix> dense_ffn = {};   // in a layer without experts
   Vector shared_norm = {};           // [model_dim], where shared_ffn has its own norm
   FfnParts<Matrix> shared_ffn = {};  // used beside the experts
@@ -139,11 +149,18 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_matrix(a.cross_k_proj, b.cross_k_proj, MatrixKind::kAttention);
   on_matrix(a.cross_v_proj, b.cross_v_proj, MatrixKind::kAttention);
   on_matrix(a.cross_o_proj, b.cross_o_proj, MatrixKind::kAttention);
+  on_vector(a.attention_output_norm, b.attention_output_norm);
+  on_vector(a.shared_output_norm, b.shared_output_norm);
+  on_vector(a.expert_output_norm, b.expert_output_norm);
+  on_vector(a.ffn_output_norm, b.ffn_output_norm);
+  on_vector(a.layer_scale, b.layer_scale);
   on_vector(a.ffn_norm, b.ffn_norm);
   on_vector(a.ffn_norm_bias, b.ffn_norm_bias);
   on_matrix(a.router_proj, b.router_proj, MatrixKind::kRouter);
   on_vector(a.router_bias, b.router_bias);
   on_vector(a.router_selection_bias, b.router_selection_bias);
+  on_vector(a.router_norm, b.router_norm);
+  on_vector(a.expert_scales, b.expert_scales);
   on_vector(a.shared_norm, b.shared_norm);
   on_matrix(a.shared_gate_proj, b.shared_gate_proj, MatrixKind::kRouter);
   on_vector(a.expert_gate_bias, b.expert_gate_bias);

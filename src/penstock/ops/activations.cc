@@ -120,6 +120,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
     visit(a.attention_gate, config.attention_gate ? rows * config.attended_dim() : 0);
     visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
+    visit(a.shared_output, config.output_norms ? rows * config.model_dim : 0);
     visit(a.gemm_input, rows * gemm_input_bytes);
     visit(a.topk_weights, num_assignments);
     visit(a.ahead_scores, rows * config.num_experts);
@@ -147,23 +148,30 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
 
 int64_t RankTrailerBytes(const ModelConfig& config) { return 8 * config.num_experts + kMaxReasonBytes + 20; }
 
-int64_t AttentionHeads(const ModelConfig& config) {
+int64_t AttentionHeads(const ModelConfig& config, int64_t layer_idx) {
   constexpr int64_t kMaxHeadsAtOnce = 32;
-  return std::min(config.num_heads / config.num_kv_heads, kMaxHeadsAtOnce);
+  return std::min(config.num_heads / config.heads_of(layer_idx).num_kv_heads, kMaxHeadsAtOnce);
 }
 
-int64_t PartsOfKvHead(const ModelConfig& config) {
-  const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
+int64_t PartsOfKvHead(const ModelConfig& config, int64_t layer_idx) {
+  const int64_t group = config.num_heads / config.heads_of(layer_idx).num_kv_heads;
+  const int64_t max_heads = AttentionHeads(config, layer_idx);
   return (group + max_heads - 1) / max_heads;
 }
 
-int64_t AttentionRows(const ModelConfig& config) {
-  return std::max<int64_t>(1, kernels::kAttentionHeads / AttentionHeads(config));
+int64_t AttentionRows(const ModelConfig& config, int64_t layer_idx) {
+  return std::max<int64_t>(1, kernels::kAttentionHeads / AttentionHeads(config, layer_idx));
 }
 
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length) {
-  return kernels::AttentionScratchFloats(AttentionRows(config) * AttentionHeads(config), config.head_dim,
-                                         MaxSelected(config, context_length));
+  int64_t max = 0;
+  for (size_t layer_idx = 0; layer_idx < std::max<size_t>(1, config.layer_heads.size()); ++layer_idx) {
+    const auto layer = static_cast<int64_t>(layer_idx);
+    max = std::max(
+        max, kernels::AttentionScratchFloats(AttentionRows(config, layer) * AttentionHeads(config, layer),
+                                             config.heads_of(layer).head_dim, MaxSelected(config, context_length)));
+  }
+  return max;
 }
 
 int64_t MaxSelected(const ModelConfig& config, int64_t context_length) {

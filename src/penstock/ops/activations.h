@@ -40,17 +40,17 @@ struct RowFormats {
 };
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype, ActivationFormat activations);
 
-// Returns the number of query heads of one KV head that attention takes at once: all of them, but at most 32. (With MLA
-// all heads have the same KV head.)
-int64_t AttentionHeads(const ModelConfig& config);
+// Returns the number of query heads of one KV head that attention of a layer takes at once: all of them, but at
+// most 32. (With MLA all heads have the same KV head.)
+int64_t AttentionHeads(const ModelConfig& config, int64_t layer_idx);
 
-// Returns the number of parts into which attention splits the query heads of one KV head.
-int64_t PartsOfKvHead(const ModelConfig& config);
+// Returns the number of parts into which attention of a layer splits the query heads of one KV head.
+int64_t PartsOfKvHead(const ModelConfig& config, int64_t layer_idx);
 
-// Returns the number of rows of one sequence that attention takes at once.
-int64_t AttentionRows(const ModelConfig& config);
+// Returns the number of rows of one sequence that attention of a layer takes at once.
+int64_t AttentionRows(const ModelConfig& config, int64_t layer_idx);
 
-// Returns the floats of one worker's scratch memory for attention of these rows and heads.
+// Returns the floats of one worker's scratch memory for attention of these rows and heads, in any layer.
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length);
 
 // A message of experts' outputs between ranks ends with a trailer of at most RankTrailerBytes(): which experts it
@@ -103,10 +103,12 @@ struct Activations {
   std::span<float> normed;          // [num_rows, model_dim]
   std::span<float> layer_input;     // [num_rows, model_dim]: the residual before attention, if experts take that
   std::span<float> shared_gate;     // [num_rows]: only if the shared FFN has a gate
+  std::span<float> shared_output;   // [num_rows, model_dim]: only with output norms
   std::span<std::byte> gemm_input;  // [num_rows]: prepared rows of normed or attended
   // [num_rows]: prepared rows of normed, kept from Route() to Group(). With several ranks [max_expert_rows()]: those of
   // other ranks follow from max_rows on.
   std::span<std::byte> ffn_input;
+  // Rows of the widest layer, like the next three; ModelConfig::q_dim() and so on.
   std::span<float> q;               // [num_rows, num_heads * head_dim]
   std::span<float> k;               // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;               // [num_rows, num_kv_heads * head_dim]

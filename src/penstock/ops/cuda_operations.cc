@@ -474,7 +474,7 @@ std::vector<int64_t> CudaOperations::ClearExpert(int64_t expert_idx) {
   return rows;
 }
 
-void CudaOperations::Combine(RowRange rows) {
+void CudaOperations::Combine(RowRange rows, int64_t) {
   Activations& a = args_.activations;
   const int64_t dim = args_.config.model_dim, num_topk = args_.config.num_topk;
   cuda::Combine({.num_rows = rows.size(),

@@ -55,7 +55,7 @@ class CudaOperations : public Operations {
   void SharedFfn(RowRange rows, int64_t layer_idx) override;
   void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
-  void Combine(RowRange rows) override;
+  void Combine(RowRange rows, int64_t layer_idx) override;
   void DenseFfn(RowRange rows, int64_t layer_idx) override;
   void Logits(std::span<const int64_t> rows) override;
   bool picks_best() const override { return true; }

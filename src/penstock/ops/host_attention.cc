@@ -15,14 +15,13 @@ void Clip(float limit, float* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] = std::clamp(values[i], -limit, limit);
 }
 
-void NormHeads(const OpContext& context, std::span<const float> weight, float* row, int64_t row_dim) {
-  if (weight.empty()) return;
-  const int64_t dim = static_cast<int64_t>(weight.size());
+// Norms heads of `dim` dims; without weights where `weight` is empty.
+void NormHeads(const OpContext& context, std::span<const float> weight, int64_t dim, float* row, int64_t row_dim) {
   context.kernels.norm({.num_rows = row_dim / dim,
                         .dim = dim,
                         .x = row,
                         .x_stride = dim,
-                        .weight = weight.data(),
+                        .weight = DataOrNull(weight),
                         .eps = context.config.norm_eps,
                         .out = row,
                         .out_stride = dim});
@@ -35,38 +34,44 @@ void ScaleQuery(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
   for (int64_t i = 0; i < context.config.q_dim(); ++i) q[i] *= a.query_scales[row_idx];
 }
 
-// Applies QK norm, clamp, RoPE and the query's scale in this order; some kinds of QK norm come after RoPE. `ones` are
+// Applies norms, clamp, RoPE and the query's scale in this order; some kinds of QK norm come after RoPE. `ones` are
 // the weights of kUnitAfterRope.
 void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx, std::span<const float> ones) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
+  const LayerHeads heads = config.heads_of(layer_idx);
+  const int64_t q_dim = config.q_dim(layer_idx), kv_dim = config.kv_dim(layer_idx);
   float* q = a.q.data() + row_idx * config.q_dim();
   float* k = a.k.data() + row_idx * config.kv_dim();
   float* v = a.v.data() + row_idx * config.kv_dim();
   const bool is_unit = config.qk_norm == QkNorm::kUnitAfterRope;
   const auto norm = [&] {
+    if (config.qk_norm == QkNorm::kNone) return;
     const LayerWeights& layer = context.weights.layer(layer_idx);
     if (is_unit && config.rotary_dim_of(layer_idx) == 0) return;
-    NormHeads(context, is_unit ? ones : layer.q_norm, q, config.q_dim());
-    NormHeads(context, is_unit ? ones : layer.k_norm, k, config.kv_dim());
+    const std::span<const float> q_norm = is_unit ? ones : layer.q_norm, k_norm = is_unit ? ones : layer.k_norm;
+    NormHeads(context, q_norm, std::ssize(q_norm), q, q_dim);
+    NormHeads(context, k_norm, std::ssize(k_norm), k, kv_dim);
   };
+  if (heads.keys_are_values) std::copy_n(k, kv_dim, v);
+  if (config.v_norm) NormHeads(context, {}, heads.head_dim, v, kv_dim);
   const bool is_after_rope = is_unit || config.qk_norm == QkNorm::kPerHeadAfterRope;
   if (!is_after_rope) norm();
   if (config.clip_qkv > 0) {
-    Clip(config.clip_qkv, q, config.q_dim());
-    Clip(config.clip_qkv, k, config.kv_dim());
-    Clip(config.clip_qkv, v, config.kv_dim());
+    Clip(config.clip_qkv, q, q_dim);
+    Clip(config.clip_qkv, k, kv_dim);
+    Clip(config.clip_qkv, v, kv_dim);
   }
   const int64_t first_angle = row_idx * config.num_angles() + config.first_angle_of(layer_idx);
   kernels::RopeArgs rope = {.num_heads = config.num_heads,
                             .rotary_dim = config.rotary_dim_of(layer_idx),
                             .x = q,
-                            .head_stride = config.head_dim,
+                            .head_stride = heads.head_dim,
                             .cos = a.cos.data() + first_angle,
                             .sin = a.sin.data() + first_angle,
                             .is_interleaved = config.rope.is_interleaved};
   context.kernels.rope(rope);
-  rope.num_heads = config.num_kv_heads;
+  rope.num_heads = heads.num_kv_heads;
   rope.x = k;
   context.kernels.rope(rope);
   if (is_after_rope) norm();
@@ -79,10 +84,10 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
   const ModelConfig& config = context.config;
   const Activations& a = context.activations;
   std::byte* page = pages[pos / KvCache::kPageTokens];
-  for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
-    const int64_t offset = row_idx * config.kv_dim() + head_idx * config.head_dim;
+  for (int64_t head_idx = 0; head_idx < layer.num_heads; ++head_idx) {
+    const int64_t offset = row_idx * config.kv_dim() + head_idx * layer.head_dim;
     context.kernels.store_kv({.format = layer.format,
-                              .head_dim = config.head_dim,
+                              .head_dim = layer.head_dim,
                               .values_in_key = config.values_in_key(),
                               .is_by_token = layer.is_by_token,
                               .k = a.k.data() + offset,
@@ -106,7 +111,7 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
 // on in a layer with chunks. A run has at most `max_rows` rows, which attention takes at once.
 std::vector<RowRange> AttentionRuns(const ModelConfig& config, const RowBatch& batch, RowRange rows,
                                     int64_t layer_idx) {
-  const int64_t max_rows = AttentionRows(config);
+  const int64_t max_rows = AttentionRows(config, layer_idx);
   const auto first_of = [&](int64_t row_idx) { return config.first_of_chunk(layer_idx, batch.positions[row_idx]); };
   std::vector<RowRange> runs;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
@@ -131,17 +136,17 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
                                  int64_t pos, RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
-  const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
-  const int64_t kv_head_idx = part_idx / PartsOfKvHead(config);
-  const int64_t first_head = kv_head_idx * group + part_idx % PartsOfKvHead(config) * max_heads;
+  const int64_t group = config.num_heads / layer.num_heads, max_heads = AttentionHeads(config, layer_idx);
+  const int64_t parts_of_head = PartsOfKvHead(config, layer_idx), kv_head_idx = part_idx / parts_of_head;
+  const int64_t first_head = kv_head_idx * group + part_idx % parts_of_head * max_heads;
   const int64_t num_heads = std::min(max_heads, (kv_head_idx + 1) * group - first_head);
   const int64_t reach = config.encoder.max_distance;
   context_.kernels.attention(
       {.num_rows = rows.size(),
        .group = num_heads,
-       .head_dim = config.head_dim,
+       .head_dim = layer.head_dim,
        .values_in_key = config.values_in_key(),
-       .q = a.q.data() + rows.begin * config.q_dim() + first_head * config.head_dim,
+       .q = a.q.data() + rows.begin * config.q_dim() + first_head * layer.head_dim,
        .q_stride = config.q_dim(),
        .pages = pages.data(),
        .kv_format = layer.format,
@@ -155,7 +160,7 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
        .bias = sight.bias == nullptr ? nullptr : sight.bias + first_head * (2 * reach + 1),
        .bias_reach = reach,
        .scratch = a.attention_scratch.data() + worker_idx * AttentionScratchFloats(config, a.dims.context_length),
-       .out = a.attended.data() + rows.begin * config.attended_dim() + first_head * config.value_dim(),
+       .out = a.attended.data() + rows.begin * config.attended_dim() + first_head * config.value_dim(layer_idx),
        .out_stride = config.attended_dim()});
 }
 
@@ -197,8 +202,8 @@ void HostOperations::Project(RowRange rows, std::initializer_list<Projection> pr
                       .x = x.From(rows.begin),
                       .w = projection.w,
                       .bias = DataOrNull(projection.bias),
-                      .y = projection.y.data() + rows.begin * projection.num_cols,
-                      .y_stride = projection.num_cols},
+                      .y = projection.y.data() + rows.begin * projection.stride,
+                      .y_stride = projection.stride},
                      projection.num_cols});
   }
   RunGemms(context_, gemms);
@@ -208,9 +213,14 @@ void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
-  Project(rows, {{layer.q_proj, layer.q_bias, a.q, config.q_dim()},
-                 {layer.k_proj, layer.k_bias, a.k, config.kv_dim()},
-                 {layer.v_proj, layer.v_bias, a.v, config.kv_dim()}});
+  const int64_t q_dim = config.q_dim(layer_idx), kv_dim = config.kv_dim(layer_idx);
+  const Projection q{layer.q_proj, layer.q_bias, a.q, q_dim, config.q_dim()};
+  const Projection k{layer.k_proj, layer.k_bias, a.k, kv_dim, config.kv_dim()};
+  if (config.heads_of(layer_idx).keys_are_values) {
+    Project(rows, {q, k});
+  } else {
+    Project(rows, {q, k, {layer.v_proj, layer.v_bias, a.v, kv_dim, config.kv_dim()}});
+  }
   if (config.attention_gate) Project(rows, {{layer.gate_proj, {}, a.attention_gate, config.attended_dim()}});
   context_.pool.ParallelFor(
       rows.size(), [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx, unit_norm_); });
@@ -258,7 +268,7 @@ void RunHeads(const OpContext& context, RowRange rows, const HeadsGemm& gemm) {
   });
 }
 
-void NormInPlace(const OpContext& context, float* x, std::span<const float> weight, float eps) {
+void NormRow(const OpContext& context, float* x, std::span<const float> weight, float eps) {
   const auto dim = std::ssize(weight);
   context.kernels.norm({.num_rows = 1,
                         .dim = dim,
@@ -308,7 +318,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
     RunGemms(context_, first);
     ForRowRanges(context_, rows, [&](RowRange part) {
       for (int64_t row = part.begin; row < part.end; ++row) {
-        NormInPlace(context_, a.q_compressed.data() + row * mla.q_lora_rank, layer.q_a_norm, mla.norm_eps);
+        NormRow(context_, a.q_compressed.data() + row * mla.q_lora_rank, layer.q_a_norm, mla.norm_eps);
       }
       PrepareRows(context_, a.q_compressed, mla.q_lora_rank, part, format, a.gemm_input);
     });
@@ -348,7 +358,7 @@ void HostOperations::RotateMla(RowRange rows, int64_t layer_idx) {
       std::copy_n(a.q_heads.data() + row * q_dim + head * q_head_dim + mla.nope_dim, mla.rope_dim,
                   q + head * config.head_dim + mla.kv_lora_rank);
     }
-    NormInPlace(context_, k_row, layer.k_norm, mla.norm_eps);
+    NormRow(context_, k_row, layer.k_norm, mla.norm_eps);
     const int64_t first_angle = row * config.num_angles() + config.first_angle_of(layer_idx);
     kernels::RopeArgs rope = {.num_heads = config.num_heads,
                               .rotary_dim = mla.rope_dim,
@@ -398,7 +408,7 @@ void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t la
                                 absl::FunctionRef<Sight(int64_t row_idx)> sight_of) {
   const ModelConfig& config = context_.config;
   const std::vector<RowRange> runs = AttentionRuns(config, batch, rows, layer_idx);
-  const int64_t num_parts = config.num_kv_heads * PartsOfKvHead(config);
+  const int64_t num_parts = kv.layer.num_heads * PartsOfKvHead(config, layer_idx);
   const auto num_tasks = static_cast<int64_t>(runs.size()) * num_parts;
   context_.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
     // The rows that see the most positions come last in a chunk. Beginning with them balances the end of the parallel
@@ -415,10 +425,10 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   if (config.is_recurrent(layer_idx)) {
     GateDeltaNet(rows, layer_idx);
-    return AddAttended(rows, context_.activations.delta_net.out, config.delta_net.values_dim(), layer.o_proj, {});
+    return AddAttended(rows, {context_.activations.delta_net.out, config.delta_net.values_dim()}, layer.o_proj, {});
   }
   if (config.mla.is_on()) {
-    return AddAttended(rows, ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim, layer.o_proj,
+    return AddAttended(rows, {ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim}, layer.o_proj,
                        layer.o_bias);
   }
   Activations& a = context_.activations;
@@ -429,7 +439,8 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
                                         a.attended.data() + part.begin * dim);
     });
   }
-  AddAttended(rows, a.attended, dim, layer.o_proj, layer.o_bias);
+  AddAttended(rows, {a.attended, config.attended_dim(layer_idx), dim}, layer.o_proj, layer.o_bias,
+              layer.attention_output_norm);
 }
 
 void HostOperations::PreCross(RowRange rows, int64_t layer_idx) {
@@ -445,7 +456,7 @@ void HostOperations::AttendCross(const RowBatch& batch, RowRange rows, int64_t l
 }
 
 void HostOperations::PostCross(RowRange rows, int64_t layer_idx) {
-  AddAttended(rows, context_.activations.attended, context_.config.attended_dim(),
+  AddAttended(rows, {context_.activations.attended, context_.config.attended_dim()},
               context_.weights.layer(layer_idx).cross_o_proj, {});
 }
 
@@ -462,22 +473,26 @@ void HostOperations::ProjectCross(RowRange rows, int64_t layer_idx) {
   Project(rows, {{layer.cross_k_proj, {}, a.k, kv_dim}, {layer.cross_v_proj, {}, a.v, kv_dim}});
 }
 
-void HostOperations::AddAttended(RowRange rows, std::span<const float> attended, int64_t attended_dim,
-                                 const WeightView& o_proj, std::span<const float> o_bias) {
+void HostOperations::AddAttended(RowRange rows, const AttendedRows& attended, const WeightView& o_proj,
+                                 std::span<const float> o_bias, std::span<const float> output_norm) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
   const kernels::RowFormat format = context_.row_formats.attention;
-  ForRowRanges(context_, rows,
-               [&](RowRange part) { PrepareRows(context_, attended, attended_dim, part, format, a.gemm_input); });
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    PrepareRows(context_, attended.source, attended.dim, part, format, a.gemm_input, attended.stride);
+  });
   const GemmPart output[] = {{{.num_rows = rows.size(),
-                               .inner_dim = attended_dim,
-                               .x = ViewOf(a.gemm_input, format, attended_dim).From(rows.begin),
+                               .inner_dim = attended.dim,
+                               .x = ViewOf(a.gemm_input, format, attended.dim).From(rows.begin),
                                .w = o_proj,
                                .bias = DataOrNull(o_bias),
                                .y = a.normed.data() + rows.begin * config.model_dim,
                                .y_stride = config.model_dim},
                               config.model_dim}};
   RunGemms(context_, output);
+  if (!output_norm.empty()) {
+    ForRowRanges(context_, rows, [&](RowRange part) { NormOutputs(context_, part, output_norm, a.normed, a.normed); });
+  }
   AddBranch(rows);
 }
 

@@ -148,11 +148,16 @@ KvLayer HostOperations::GatherSelected(const RowBatch& batch, RowRange rows, Row
                                 .count = end_token - first_token,
                                 .blocks = blocks[row - at_once.begin][first]});
   });
-  return {.format = kv.layer.format, .first_block_bytes = 0, .block_bytes = block_bytes, .num_heads = 1};
+  return {.format = kv.layer.format,
+          .first_block_bytes = 0,
+          .block_bytes = block_bytes,
+          .num_heads = 1,
+          .head_dim = config.head_dim};
 }
 
 void HostOperations::AttendSelected(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
-  const int64_t rows_at_once = context_.activations.dims.num_workers, num_parts = PartsOfKvHead(context_.config);
+  const int64_t rows_at_once = context_.activations.dims.num_workers,
+                num_parts = PartsOfKvHead(context_.config, layer_idx);
   std::vector<std::vector<std::byte*>> blocks;  // of each row at once
   for (int64_t begin = rows.begin; begin < rows.end; begin += rows_at_once) {
     const RowRange at_once = {begin, std::min(begin + rows_at_once, rows.end)};

@@ -160,7 +160,6 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
 void HostOperations::SetAngles(const RowBatch& batch, RowRange rows) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
-  const int64_t num_angles = config.rope.rotary_dim / 2;
   ForRowRanges(context_, rows, [&](RowRange part) {
     for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       // Angles are in f32, as in the reference implementation.
@@ -170,7 +169,7 @@ void HostOperations::SetAngles(const RowBatch& batch, RowRange rows) {
       float* sin = a.sin.data() + row_idx * config.num_angles();
       const auto fill = [&](const Rope& kind) {
         const RopeFrequencies& rope = kind.Of(batch.sequence_lengths[row_idx]);
-        for (int64_t i = 0; i < num_angles; ++i) {
+        for (int64_t i = 0; i < kind.rotary_dim / 2; ++i) {
           const float angle = static_cast<float>(pos) * rope.frequencies[i];
           *cos++ = std::cos(angle) * rope.scale;
           *sin++ = std::sin(angle) * rope.scale;
@@ -192,6 +191,12 @@ void HostOperations::AddBranch(RowRange rows) {
 
 namespace {
 
+// Multiplies the weights of a row's experts by the layer's scales.
+void ScaleExperts(const LayerWeights& layer, std::span<const int32_t> topk_idx, std::span<float> topk_weights) {
+  if (layer.expert_scales.empty()) return;
+  for (size_t i = 0; i < topk_weights.size(); ++i) topk_weights[i] *= layer.expert_scales[topk_idx[i]];
+}
+
 // Applies the layer's gate to a.normed. Always computes in f32, because a rounded score could choose another expert.
 void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& layer, std::span<float> scores,
                std::span<int32_t> topk_idx, std::span<float> topk_weights) {
@@ -208,6 +213,11 @@ void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& laye
                  .y = scores.data() + part.begin * config.num_experts,
                  .y_stride = config.num_experts},
                 {0, config.num_experts});
+    if (config.router_logit_scale != 1) {
+      for (int64_t i = part.begin * config.num_experts; i < part.end * config.num_experts; ++i) {
+        scores[i] *= config.router_logit_scale;
+      }
+    }
     for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       context.kernels.router_topk({.num_experts = config.num_experts,
                                    .num_topk = config.num_topk,
@@ -217,6 +227,8 @@ void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& laye
                                    .topk_idx = topk_idx.data() + row_idx * config.num_topk,
                                    .topk_weights = topk_weights.data() + row_idx * config.num_topk});
     }
+    const int64_t first = part.begin * config.num_topk, count = part.size() * config.num_topk;
+    ScaleExperts(layer, topk_idx.subspan(first, count), topk_weights.subspan(first, count));
   });
 }
 
@@ -236,6 +248,8 @@ void HostOperations::RouteByTable(RowRange rows, int64_t layer_idx, const Expert
   const int64_t first = rows.begin * context_.config.num_topk, count = rows.size() * context_.config.num_topk;
   std::copy_n(table.choices.begin() + first, count, a.topk_idx.begin() + first);
   std::copy_n(table.weights.begin() + first, count, a.topk_weights.begin() + first);
+  ScaleExperts(context_.weights.layer(layer_idx), a.topk_idx.subspan(first, count),
+               a.topk_weights.subspan(first, count));
   ScaleInputs(rows);
 }
 
@@ -243,6 +257,9 @@ void HostOperations::Route(RowRange rows, int64_t layer_idx) {
   NormForExperts(rows, layer_idx);
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
+  if (context_.config.router_norm) {
+    ForRowRanges(context_, rows, [&](RowRange part) { NormPart(context_, part, {a.residual, layer.router_norm, {}}); });
+  }
   ApplyGate(context_, rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
   ScaleInputs(rows);
 }
@@ -276,8 +293,11 @@ void HostOperations::LimitExperts(const RowBatch& batch, RowRange rows) {
 void HostOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(target_idx);
+  const bool has_own_norm = context_.config.router_norm;
   ForRowRanges(context_, rows, [&](RowRange part) {
-    NormPart(context_, part, {a.residual, layer.ffn_norm, layer.ffn_norm_bias});
+    NormPart(context_, part,
+             {a.residual, has_own_norm ? layer.router_norm : layer.ffn_norm,
+              has_own_norm ? std::span<const float>() : layer.ffn_norm_bias});
   });
   ApplyGate(context_, rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
 }
@@ -351,25 +371,42 @@ void HostOperations::SumOutputs(int64_t first, std::span<const int64_t> places, 
   });
 }
 
-void HostOperations::AddSums(RowRange rows, std::span<const int64_t> sums, int num_sums) {
-  Activations& a = context_.activations;
-  const int64_t dim = context_.config.model_dim;
+void HostOperations::AddSums(RowRange rows, int64_t layer_idx, std::span<const int64_t> sums, int num_sums) {
   PENSTOCK_CHECK(std::ssize(sums) == rows.size() * num_sums);
-  ForRowRanges(context_, {0, rows.size()}, [&](RowRange part) {
-    const std::vector<float> ones(static_cast<size_t>(part.size() * num_sums), 1.0f);
-    float* residual = a.residual.data() + (rows.begin + part.begin) * dim;
+  const std::vector<float> ones(sums.size(), 1.0f);
+  AddOutputs(rows, layer_idx, num_sums, sums.data(), ones.data());
+}
+
+void HostOperations::AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_outputs, const int64_t* places,
+                                const float* weights) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const int64_t dim = config.model_dim;
+  const std::span<float> sums = config.output_norms ? a.normed : a.residual;
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    const int64_t first = (part.begin - rows.begin) * num_outputs, begin = part.begin * dim, count = part.size() * dim;
+    if (config.output_norms) std::fill_n(sums.begin() + begin, count, 0.0f);
     context_.kernels.combine({.num_rows = part.size(),
                               .dim = dim,
-                              .num_topk = num_sums,
-                              .residual = residual,
+                              .num_topk = num_outputs,
+                              .residual = sums.data() + begin,
                               .residual_stride = dim,
                               .z = a.expert_output.data(),
                               .z_stride = dim,
-                              .assignments = sums.data() + part.begin * num_sums,
-                              .weights = ones.data(),
-                              .y = residual,
+                              .assignments = places + first,
+                              .weights = weights + first,
+                              .y = sums.data() + begin,
                               .y_stride = dim,
-                              .scale = context_.config.residual_scale});
+                              .scale = config.output_norms ? 1 : config.residual_scale});
+    if (config.output_norms) {
+      NormOutputs(context_, part, layer.expert_output_norm, a.normed, a.normed);
+      context_.kernels.add(a.shared_output.data() + begin, 1, count, a.normed.data() + begin);
+      NormOutputs(context_, part, layer.ffn_output_norm, a.normed, a.normed);
+      context_.kernels.add(a.normed.data() + begin, config.residual_scale, count, a.residual.data() + begin);
+    }
+    if (!config.layer_scales) return;
+    for (int64_t i = begin; i < begin + count; ++i) a.residual[i] *= layer.layer_scale[0];
   });
 }
 
@@ -415,6 +452,11 @@ void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
   }
   const FfnGroup group = {&layer.shared_ffn, rows};
   RunFfns(context_, {&group, 1}, config.shared_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim), a.normed);
+  if (config.output_norms) {
+    return ForRowRanges(context_, rows, [&](RowRange part) {
+      NormOutputs(context_, part, layer.shared_output_norm, a.normed, a.shared_output);
+    });
+  }
   if (!config.shared_gate) return AddBranch(rows);
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     float gate = -a.shared_gate[row_idx];
@@ -464,24 +506,10 @@ std::vector<int64_t> HostOperations::ClearExpert(int64_t expert_idx) {
   return {a.assigned_row.begin() + places.begin, a.assigned_row.begin() + places.end};
 }
 
-void HostOperations::Combine(RowRange rows) {
-  Activations& a = context_.activations;
-  const int64_t dim = context_.config.model_dim;
-  const int64_t num_topk = context_.config.num_topk;
-  ForRowRanges(context_, rows, [&](RowRange part) {
-    context_.kernels.combine({.num_rows = part.size(),
-                              .dim = dim,
-                              .num_topk = num_topk,
-                              .residual = a.residual.data() + part.begin * dim,
-                              .residual_stride = dim,
-                              .z = a.expert_output.data(),
-                              .z_stride = dim,
-                              .assignments = a.assignments.data() + part.begin * num_topk,
-                              .weights = a.topk_weights.data() + part.begin * num_topk,
-                              .y = a.residual.data() + part.begin * dim,
-                              .y_stride = dim,
-                              .scale = context_.config.residual_scale});
-  });
+void HostOperations::Combine(RowRange rows, int64_t layer_idx) {
+  const Activations& a = context_.activations;
+  const int64_t num_topk = context_.config.num_topk, first = rows.begin * num_topk;
+  AddOutputs(rows, layer_idx, num_topk, a.assignments.data() + first, a.topk_weights.data() + first);
 }
 
 void HostOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
@@ -525,8 +553,13 @@ void HostOperations::Logits(std::span<const int64_t> rows) {
                              .y_stride = config.vocab_size},
                             config.vocab_size}};
   RunGemms(context_, head);
-  if (config.logit_scale == 1) return;
-  for (int64_t i = 0; i < num_rows * config.vocab_size; ++i) a.logits[i] *= config.logit_scale;
+  if (config.logit_scale != 1) {
+    for (int64_t i = 0; i < num_rows * config.vocab_size; ++i) a.logits[i] *= config.logit_scale;
+  }
+  if (config.logit_cap == 0) return;
+  ForRowRanges(context_, {0, num_rows * config.vocab_size}, [&](IndexRange part) {
+    context_.kernels.soft_cap(config.logit_cap, part.size(), a.logits.data() + part.begin);
+  });
 }
 
 }  // namespace penstock

@@ -58,12 +58,12 @@ class HostOperations : public Operations {
   void GatherInputs(std::span<const ExpertToRun> experts) override;
   void PlaceOutputs(RowRange rows, std::span<const int64_t> places) override;
   void SumOutputs(int64_t first, std::span<const int64_t> places, std::span<const float> weights) override;
-  void AddSums(RowRange rows, std::span<const int64_t> sums, int num_sums) override;
+  void AddSums(RowRange rows, int64_t layer_idx, std::span<const int64_t> sums, int num_sums) override;
   void SharedFfn(RowRange rows, int64_t layer_idx) override;
   void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   void RoundOutputs(IndexRange places, CommFormat format) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
-  void Combine(RowRange rows) override;
+  void Combine(RowRange rows, int64_t layer_idx) override;
   void DenseFfn(RowRange rows, int64_t layer_idx) override;
   void Logits(std::span<const int64_t> rows) override;
 
@@ -74,11 +74,18 @@ class HostOperations : public Operations {
     std::span<const float> bias;
     std::span<float> y;
     int64_t num_cols;
+    int64_t stride = num_cols;
   };
   void Project(RowRange rows, std::initializer_list<Projection> projections);
-  // Computes residual += o_proj(attended).
-  void AddAttended(RowRange rows, std::span<const float> attended, int64_t attended_dim, const WeightView& o_proj,
-                   std::span<const float> o_bias);
+  // Rows of `source` [num_rows, stride], of which `dim` floats count.
+  struct AttendedRows {
+    std::span<const float> source;
+    int64_t dim;
+    int64_t stride = dim;
+  };
+  // Computes residual += o_proj(attended), or its norm.
+  void AddAttended(RowRange rows, const AttendedRows& attended, const WeightView& o_proj, std::span<const float> o_bias,
+                   std::span<const float> output_norm = {});
   // The positions that rows of a sequence see in a layer, and their biases: AttentionArgs::first, end and bias.
   struct Sight {
     int64_t first = 0;
@@ -109,6 +116,8 @@ class HostOperations : public Operations {
   void GateDeltaNet(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
+  // Sums up outputs [rows.size(), num_outputs] of experts, and adds the sum and what goes with it to the residual.
+  void AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_outputs, const int64_t* places, const float* weights);
   // Copies the inputs of these places of assigned_row to expert_input.
   void GatherPlaces(IndexRange places);
 

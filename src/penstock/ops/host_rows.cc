@@ -65,14 +65,14 @@ RowsView ViewOf(std::span<const std::byte> buffer, kernels::RowFormat format, in
 }
 
 void PrepareRows(const OpContext& context, std::span<const float> source, int64_t dim, RowRange rows,
-                 kernels::RowFormat format, std::span<std::byte> buffer) {
-  const int64_t row_bytes = kernels::RowBytes(format, dim);
+                 kernels::RowFormat format, std::span<std::byte> buffer, int64_t stride) {
+  const int64_t row_bytes = kernels::RowBytes(format, dim), source_stride = stride > 0 ? stride : dim;
   context.kernels.prepare_rows({.num_rows = rows.size(),
                                 .dim = dim,
                                 .first = 0,
                                 .count = dim,
-                                .source = source.data() + rows.begin * dim,
-                                .source_stride = dim,
+                                .source = source.data() + rows.begin * source_stride,
+                                .source_stride = source_stride,
                                 .format = format,
                                 .target = buffer.data() + rows.begin * row_bytes,
                                 .target_stride_bytes = row_bytes});
@@ -91,6 +91,19 @@ void NormPart(const OpContext& context, RowRange part, const NormOf& norm) {
                         .out_stride = dim,
                         .norm = context.config.norm,
                         .bias = DataOrNull(norm.bias)});
+}
+
+void NormOutputs(const OpContext& context, RowRange part, std::span<const float> weight, std::span<const float> x,
+                 std::span<float> out) {
+  const int64_t dim = context.config.model_dim;
+  context.kernels.norm({.num_rows = part.size(),
+                        .dim = dim,
+                        .x = x.data() + part.begin * dim,
+                        .x_stride = dim,
+                        .weight = weight.data(),
+                        .eps = context.config.norm_eps,
+                        .out = out.data() + part.begin * dim,
+                        .out_stride = dim});
 }
 
 void NormRows(const OpContext& context, RowRange rows, const NormOf& norm, kernels::RowFormat format,

@@ -51,9 +51,10 @@ void RunGemms(const OpContext& context, std::span<const GemmPart> parts);
 // Calls body(part) for consecutive parts of `rows`, in parallel.
 void ForRowRanges(const OpContext& context, RowRange rows, absl::FunctionRef<void(RowRange)> body);
 
-// Prepares rows of an f32 buffer [num_rows, dim] for a GEMM, at the same places of `buffer`.
+// Prepares rows of an f32 buffer [num_rows, dim] for a GEMM, at the same places of `buffer`. Above 0, `stride` is from
+// row to row of the source.
 void PrepareRows(const OpContext& context, std::span<const float> source, int64_t dim, RowRange rows,
-                 kernels::RowFormat format, std::span<std::byte> buffer);
+                 kernels::RowFormat format, std::span<std::byte> buffer, int64_t stride = 0);
 
 inline const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
@@ -65,7 +66,10 @@ struct NormOf {
 };
 // normed[part] = norm(source[part]).
 void NormPart(const OpContext& context, RowRange part, const NormOf& norm);
-// Does the same for all `rows`, and prepares them for a GEMM of `format` at their places in `buffer`.
+// out[part] = norm(x[part]) of rows [num_rows, model_dim], an RMSNorm. `out` may be `x`.
+void NormOutputs(const OpContext& context, RowRange part, std::span<const float> weight, std::span<const float> x,
+                 std::span<float> out);
+// Does what NormPart() does for all `rows`, and prepares them for a GEMM of `format` at their places in `buffer`.
 void NormRows(const OpContext& context, RowRange rows, const NormOf& norm, kernels::RowFormat format,
               std::span<std::byte> buffer);
 

@@ -64,7 +64,7 @@ void Operations::LimitExperts(const RowBatch&, RowRange) { PENSTOCK_CHECK(false)
 void Operations::GroupRanks(const RankAssignments&) { PENSTOCK_CHECK(false); }
 void Operations::GatherInputs(std::span<const ExpertToRun>) { PENSTOCK_CHECK(false); }
 void Operations::SumOutputs(int64_t, std::span<const int64_t>, std::span<const float>) { PENSTOCK_CHECK(false); }
-void Operations::AddSums(RowRange, std::span<const int64_t>, int) { PENSTOCK_CHECK(false); }
+void Operations::AddSums(RowRange, int64_t, std::span<const int64_t>, int) { PENSTOCK_CHECK(false); }
 void Operations::RoundOutputs(IndexRange, CommFormat) { PENSTOCK_CHECK(false); }
 void Operations::PlaceOutputs(RowRange, std::span<const int64_t>) { PENSTOCK_CHECK(false); }
 

@@ -172,10 +172,10 @@ class Operations {
   // If ranks cut the experts, instead of Combine(): SumOutputs() sets rows of expert_output, from `first` on, to the
   // weighted sums of others, [num_rows, num_topk]; AddSums() adds `num_sums` of such rows to each residual.
   virtual void SumOutputs(int64_t first, std::span<const int64_t> places, std::span<const float> weights);
-  virtual void AddSums(RowRange rows, std::span<const int64_t> sums, int num_sums);
+  virtual void AddSums(RowRange rows, int64_t layer_idx, std::span<const int64_t> sums, int num_sums);
 
-  // residual += the shared FFN, which all rows use besides their experts. REQUIRES: config.shared_ffn_dim > 0; after
-  // Route(), before Combine().
+  // residual += the shared FFN, which all rows use besides their experts. With output norms, Combine() adds it.
+  // REQUIRES: config.shared_ffn_dim > 0; after Route(), before Combine().
   virtual void SharedFfn(RowRange rows, int64_t layer_idx) = 0;
 
   // Computes expert_output for the assignments of these experts, among the rows that were grouped last.
@@ -188,8 +188,9 @@ class Operations {
   // written. Returns the rows that chose it, among those that were grouped last.
   virtual std::vector<int64_t> ClearExpert(int64_t expert_idx) = 0;
 
-  // residual += weighted expert_output of each row.
-  virtual void Combine(RowRange rows) = 0;
+  // residual += weighted expert_output of each row. With output norms, residual += norm(norm(weighted expert_output) +
+  // shared_output).
+  virtual void Combine(RowRange rows, int64_t layer_idx) = 0;
 
   // residual += ffn(norm(residual)) of a layer without experts.
   virtual void DenseFfn(RowRange rows, int64_t layer_idx) = 0;

@@ -22,7 +22,7 @@ absl::Status CheckSharesHeads(const ModelConfig& config, int num_ranks) {
     return UsageError(
         "--parallel attention=tp: all heads of this model share their KV entries (MLA); use attention=dp");
   }
-  if (config.num_recurrent_layers() > 0 || config.attention_gate) {
+  if (config.num_recurrent_layers() > 0 || config.attention_gate || !config.layer_heads.empty()) {
     return UsageError("--parallel attention=tp: ranks cannot share the heads of this model; use attention=dp");
   }
   if (config.qk_norm == QkNorm::kWhole) {

@@ -75,7 +75,7 @@ struct PassArgs {
   std::optional<PassRankLanes> ranks = std::nullopt;  // with a device only in a simulation
   const RankRows* rank_rows = nullptr;                // with ranks that share heads
   CommFormat comm = CommFormat::kF32;                 // of experts' outputs
-  KvLayer kv;                                         // layer 0 in the KV cache's pages
+  KvFormat kv_format = KvFormat::kF32;                // of the KV cache's pages
   const RecurrentState* states = nullptr;             // in the same cache's pages; null in a simulation
   ExpertStore* experts = nullptr;       // in the memory of the processor that computes the layers; null without experts
   ExpertStore* host_experts = nullptr;  // in DRAM, if a device computes the layers; the host can compute them

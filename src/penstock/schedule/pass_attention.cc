@@ -18,9 +18,10 @@ PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
 }
 
 KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
-  return {.layer = args_.kv.At(args_.config, layer_idx),
-          .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size()),
-          .states = args_.states};
+  KvView view{
+      .layer = {}, .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size()), .states = args_.states};
+  if (!args_.config.is_recurrent(layer_idx)) view.layer = KvLayer::Of(args_.config, args_.kv_format, layer_idx);
+  return view;
 }
 
 Event PassAttention::Embed(RowRange rows) {
@@ -54,10 +55,10 @@ Events PassAttention::BeforeLayer(RowRange rows) const {
 }
 
 Event PassAttention::IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend) {
-  OperationCost cost = args_.cost.Attention(rows.size(), ContextOf(rows, layer_idx));
+  OperationCost cost = args_.cost.Attention(layer_idx, rows.size(), ContextOf(rows, layer_idx));
   if (args_.config.has_cross_attention(layer_idx)) {
     cost += args_.cost.CrossProjections(rows.size());
-    cost += args_.cost.AttentionCore(CrossContextOf(args_.batch, rows));
+    cost += args_.cost.AttentionCore(layer_idx, CrossContextOf(args_.batch, rows));
   }
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", rows, layer_idx), cost, std::move(after),
                       std::move(attend));
@@ -124,7 +125,7 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
   staged->buffer_idx = staging.Take();
   ByteCopies copies;
   const RowBatch& batch = args_.batch;
-  const KvLayer layer = args_.kv.At(args_.config, layer_idx);
+  const KvLayer layer = KvLayer::Of(args_.config, args_.kv_format, layer_idx);
   const int64_t layer_bytes = layer.bytes(), index_bytes = layer.first_index_bytes > 0 ? layer.index_block_bytes : 0;
   const auto page_bytes = static_cast<uint64_t>(layer_bytes + index_bytes);
   uint64_t link_bytes = 0;
@@ -180,12 +181,13 @@ Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
   std::erase(staged_, staged);
   Events after = BeforeLayer(rows);
   after.push_back(staged->arrived);
-  KvStaging& staging = *args_.device->kv_staging;
-  KvLayer layer = staging.layer();
-  if (!args_.config.has_indexer(layer_idx)) layer.first_index_bytes = 0;
+  KvLayer layer = KvLayer::Of(args_.config, args_.kv_format, layer_idx);
+  layer.first_block_bytes = 0;  // the blocks of a page lie together, its index keys behind them
+  if (layer.first_index_bytes > 0) layer.first_index_bytes = layer.bytes();
   const Event done = IssueAttention(rows, layer_idx, std::move(after), [=, this](Operations& operations) {
     AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages, .is_copy = true});
   });
+  KvStaging& staging = *args_.device->kv_staging;
   staging.last_use(staged->buffer_idx) = done;
   StoreOnHost(rows, layer_idx, done);
   return done;
@@ -227,7 +229,7 @@ void PassAttention::StoreEncoded(RowRange rows) {
 
 Event PassAttention::PreAttention(RowRange rows, int64_t layer_idx) {
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("pre-attention", rows, layer_idx),
-                      args_.cost.PreAttention(rows.size(), ContextOf(rows, layer_idx)), BeforeLayer(rows),
+                      args_.cost.PreAttention(layer_idx, rows.size(), ContextOf(rows, layer_idx)), BeforeLayer(rows),
                       [=](Operations& operations) { operations.PreAttention(rows, layer_idx); });
 }
 
@@ -271,7 +273,7 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
 
 Event PassAttention::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
   return tasks_.Issue(args_.host, tasks_.LabelOf("attention", rows, layer_idx),
-                      args_.cost.AttentionCore(ContextOf(rows, layer_idx)), {offloaded},
+                      args_.cost.AttentionCore(layer_idx, ContextOf(rows, layer_idx)), {offloaded},
                       [=, this](Operations& operations) {
                         const KvView kv = CacheView(rows, layer_idx);
                         if (!args_.config.is_recurrent(layer_idx)) operations.StoreKv(args_.batch, rows, kv);
@@ -292,12 +294,12 @@ Event PassAttention::LoadAttended(RowRange rows, int64_t layer_idx, const Event&
 
 Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
   const bool has_cross = args_.config.has_cross_attention(layer_idx);
-  const Event added = tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
-                                   args_.cost.PostAttention(rows.size(), ContextOf(rows, layer_idx)), {loaded},
-                                   [=](Operations& operations) {
-                                     operations.PostAttention(rows, layer_idx);
-                                     if (has_cross) operations.PreCross(rows, layer_idx);
-                                   });
+  const Event added =
+      tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
+                   args_.cost.PostAttention(layer_idx, rows.size()), {loaded}, [=](Operations& operations) {
+                     operations.PostAttention(rows, layer_idx);
+                     if (has_cross) operations.PreCross(rows, layer_idx);
+                   });
   return has_cross ? CrossOnHost(rows, layer_idx, added) : added;
 }
 
@@ -308,11 +310,12 @@ Event PassAttention::CrossOnHost(RowRange rows, int64_t layer_idx, const Event& 
                                       [=](Activations& host, Activations& device, ByteCopies& copies) {
                                         AddRows(copies, device.q, host.q, rows, q_dim);
                                       });
-  const Event attended = tasks_.Issue(
-      args_.host, tasks_.LabelOf("cross-attention", rows, layer_idx),
-      args_.cost.AttentionCore(CrossContextOf(args_.batch, rows)), {offloaded}, [=, this](Operations& operations) {
-        operations.AttendCross(args_.batch, rows, layer_idx, CacheView(rows, layer_idx));
-      });
+  const Event attended =
+      tasks_.Issue(args_.host, tasks_.LabelOf("cross-attention", rows, layer_idx),
+                   args_.cost.AttentionCore(layer_idx, CrossContextOf(args_.batch, rows)), {offloaded},
+                   [=, this](Operations& operations) {
+                     operations.AttendCross(args_.batch, rows, layer_idx, CacheView(rows, layer_idx));
+                   });
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
                       args_.cost.CrossProjections(rows.size()), {LoadAttended(rows, layer_idx, attended)},
                       [=](Operations& operations) { operations.PostCross(rows, layer_idx); });

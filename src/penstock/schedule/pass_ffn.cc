@@ -266,7 +266,7 @@ Event PassFfn::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const
                         operations.Group(rows);
                         if (args_.on_routing) args_.on_routing(layer_idx, rows, operations.Choices(rows));
                         RunExperts(operations, layer_idx, *taken);
-                        operations.Combine(rows);
+                        operations.Combine(rows, layer_idx);
                       });
 }
 
@@ -315,7 +315,7 @@ void PassFfn::FailRow(int64_t row_idx, const absl::Status& status) {
 }
 
 Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
-  std::function<void(Operations&)> combine = [rows](Operations& operations) { operations.Combine(rows); };
+  std::function<void(Operations&)> combine = [=](Operations& operations) { operations.Combine(rows, layer_idx); };
   if (ranks_ != nullptr) {
     ExpertExchange::Returned returned = ranks_->Finish(layer_idx);
     combine = std::move(returned.combine);

@@ -105,7 +105,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .ranks = ranks_,
              .rank_rows = rank_rows.has_value() ? &*rank_rows : nullptr,
              .comm = args_.comm,
-             .kv = KvLayer::Of(args_.config, args_.formats.kv),
+             .kv_format = args_.formats.kv,
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),
              .rates = &args_.rates,

@@ -29,6 +29,13 @@ double ShareMoved(const MemoryPlan& plan, bool has_device) {
 
 double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
 
+// Returns the layer that stands for all with attention. In models whose layers differ, the last one sees all positions.
+int64_t LastKvLayer(const ModelConfig& config) {
+  int64_t layer_idx = config.num_layers - 1;
+  while (layer_idx > 0 && config.is_recurrent(layer_idx)) --layer_idx;
+  return layer_idx;
+}
+
 }  // namespace
 
 absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware) {
@@ -59,6 +66,7 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
 
   const int64_t context = workload.prompt_tokens + workload.new_tokens / 2;
   const ModelCost::Context seen = cost.ContextOfRows(num_rows, context);
+  const int64_t layer_idx = LastKvLayer(model.config());
   const bool on_host = TraitsOf(kind).attends_on_host;
   const size_t kv_level = plan.device.holds_kv_cache ? 0 : dram;
   const auto add_kv = [&](std::string name, const OperationCost& of_kv) {
@@ -72,9 +80,9 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   if (seen.scored_tokens > 0) {
     add_kv(fmt::format("index scores, context of {}", context), cost.IndexScores(seen));
     add_kv(fmt::format("attention to {} positions", model.config().indexer.num_topk),
-           cost.AttentionCore({.seen_tokens = seen.seen_tokens, .read_tokens = seen.read_tokens}));
+           cost.AttentionCore(layer_idx, {.seen_tokens = seen.seen_tokens, .read_tokens = seen.read_tokens}));
   } else {
-    add_kv(fmt::format("attention, context of {}", context), cost.AttentionCore(seen));
+    add_kv(fmt::format("attention, context of {}", context), cost.AttentionCore(layer_idx, seen));
   }
   if (plan.num_experts_total == 0) return points;
 
@@ -116,13 +124,14 @@ std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const
   const int64_t positions = workload.prompt_tokens + workload.new_tokens / 2;
   constexpr int64_t kManyRows = 4096;
   const double rows_of_expert = static_cast<double>(rows * config.num_topk) / static_cast<double>(config.num_experts);
-  const LayerTimes times{.attention_s = compute_s(cost.Attention(rows, cost.ContextOfRows(rows, positions))),
-                         .gate_s = compute_s(cost.Route(rows)),
-                         .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
-                         .min_expert_s = compute_s(cost.Expert(1)),
-                         .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
-                         .num_hot = config.num_topk,
-                         .num_cold = config.num_experts - config.num_topk};
+  const LayerTimes times{
+      .attention_s = compute_s(cost.Attention(LastKvLayer(config), rows, cost.ContextOfRows(rows, positions))),
+      .gate_s = compute_s(cost.Route(rows)),
+      .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
+      .min_expert_s = compute_s(cost.Expert(1)),
+      .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
+      .num_hot = config.num_topk,
+      .num_cold = config.num_experts - config.num_topk};
   const std::optional<int64_t> batches = MinBatches(times, kMaxBatchSize / rows);
   if (!batches.has_value()) return std::nullopt;
   return *batches * rows;

@@ -58,7 +58,11 @@ struct ReasoningMarks {
 };
 
 constexpr ReasoningMarks kReasoningMarks[] = {
-    {"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|think|>", "<|end|>"}};
+    {"<think>", "</think>"},
+    {"[THINK]", "[/THINK]"},
+    {"<|think|>", "<|end|>"},
+    {"<|channel>thought", "<channel|>"},
+};
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -122,6 +126,7 @@ AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokeni
   AddMark(tokenizer, format.open, format);
   AddMark(tokenizer, format.close, format);
   if (format.open == "<|think|>") AddMark(tokenizer, "<|begin|>", format);
+  if (format.open == "<|channel>thought") AddMark(tokenizer, "<|channel>", format);
   return format;
 }
 

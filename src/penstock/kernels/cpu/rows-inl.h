@@ -43,7 +43,8 @@ void NormRow(const NormArgs& args, const float* x, float* out) {
   });
   const V scale = V::Set(1.0f / __builtin_sqrtf(squares.ReduceAdd() / static_cast<float>(args.dim) + args.eps));
   ForEachPiece(args.dim, [&](int64_t i, int64_t count) {
-    V value = Mul(Mul(centred(i, count), scale), LoadUpTo16<V>(args.weight + i, count));
+    V value = Mul(centred(i, count), scale);
+    if (args.weight != nullptr) value = Mul(value, LoadUpTo16<V>(args.weight + i, count));
     if (args.bias != nullptr) value = Add(value, LoadUpTo16<V>(args.bias + i, count));
     StoreUpTo16(value, out + i, count);
   });
@@ -99,12 +100,23 @@ void Swiglu(const SwigluArgs& args) {
           g = Min(V::Set(rule.limit), g);
           u = Min(V::Set(rule.limit), Max(V::Set(-rule.limit), u));
         }
-        exponent = Sub(V::Zero(), Mul(V::Set(rule.alpha), g));
+        V x = g;
+        if (rule.cubic != 0) x = Fma(Mul(Mul(g, g), g), V::Set(rule.cubic), g);
+        exponent = Sub(V::Zero(), Mul(V::Set(rule.alpha), x));
         u = Add(u, V::Set(rule.up_offset));
       }
       StoreUpTo16(Mul(Div(g, Add(V::Set(1), Exp(exponent))), u), out + i, count);
     });
   }
+}
+
+template <class V>
+void SoftCap(float cap, int64_t count, float* x) {
+  const V twice = V::Set(2 * cap), whole = V::Set(cap), one = V::Set(1), factor = V::Set(2 / cap);
+  ForEachPiece(count, [&](int64_t i, int64_t piece) {
+    const V value = LoadUpTo16<V>(x + i, piece);
+    StoreUpTo16(Sub(whole, Div(twice, Add(one, Exp(Mul(value, factor))))), x + i, piece);
+  });
 }
 
 template <class V>

@@ -66,6 +66,7 @@ constexpr KernelTable MakeTable() {
           .delta_rule = DeltaRule<V>,
           .scale_by_sigmoid = ScaleBySigmoid<V>,
           .exp = ExpOf<V>,
+          .soft_cap = SoftCap<V>,
           .block_maxima = BlockMaxima<V>,
           .softmax_blocks = SoftmaxBlocks<V>,
           .add = AddTo<V>,

@@ -60,7 +60,7 @@ PENSTOCK_DEVICE float Glu(const GluRule& rule, float gate, float up) {
       up = -rule.limit > up ? -rule.limit : up;
       up = rule.limit < up ? rule.limit : up;
     }
-    exponent = 0.0f - rule.alpha * gate;
+    exponent = 0.0f - rule.alpha * (rule.cubic == 0 ? gate : __fmaf_rn(gate * gate * gate, rule.cubic, gate));
     up += rule.up_offset;
   }
   return __fdiv_rn(gate, 1.0f + Exp(exponent)) * up;

@@ -107,8 +107,10 @@ ExpertExchange::Returned PassCutExperts::Finish(int64_t layer_idx) {
   const Event sums_here = transfers_.ReceiveSent(
       {.name = "receive sums", .layer_idx = layer_idx}, SumBytes(exchange->rows.size() * (num_ranks() - 1)), {summed},
       [this, exchange] { return ReceiveSums(*exchange); }, sums_sent_, [&](int) { return exchange->rows.size() > 0; });
-  return {.combine = [exchange, num_ranks = num_ranks()](
-                         Operations& operations) { operations.AddSums(exchange->rows, exchange->sums, num_ranks); },
+  return {.combine =
+              [exchange, layer_idx, num_ranks = num_ranks()](Operations& operations) {
+                operations.AddSums(exchange->rows, layer_idx, exchange->sums, num_ranks);
+              },
           .received = {exchange->rows_sent, sums_here}};
 }
 

@@ -53,8 +53,8 @@ Event PassHeads::Finish(size_t micro_batch_idx, int64_t layer_idx) {
   PENSTOCK_CHECK(micro_batch.layer_idx == layer_idx);
   const RankRows::MicroBatch& places = rows().micro_batches[micro_batch_idx];
   const RowRange own = args_.micro_batches[micro_batch_idx];
-  OperationCost cost = heads().cost->PreAttention(places.all.size(), {});
-  cost += heads().cost->AttentionCore(ContextOf(args_.config, rows().batch, places.all, layer_idx));
+  OperationCost cost = heads().cost->PreAttention(layer_idx, places.all.size(), {});
+  cost += heads().cost->AttentionCore(layer_idx, ContextOf(args_.config, rows().batch, places.all, layer_idx));
   micro_batch.attended = tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", own, layer_idx), cost,
                                       {micro_batch.rows_here, micro_batch.heads_sent},
                                       [=, this](Operations&) { Attend(micro_batch_idx, layer_idx); });
@@ -69,7 +69,7 @@ Event PassHeads::Finish(size_t micro_batch_idx, int64_t layer_idx) {
       [&](int) { return own.size() > 0; });
   if (own.size() == 0) return micro_batch.attended;
   micro_batch.finished = tasks_.Issue(args_.compute(), tasks_.LabelOf("output projection", own, layer_idx),
-                                      args_.cost.PostAttention(own.size(), {}), {micro_batch.heads_here},
+                                      args_.cost.PostAttention(layer_idx, own.size()), {micro_batch.heads_here},
                                       [=](Operations& home) { home.PostAttention(own, layer_idx); });
   return micro_batch.finished;
 }

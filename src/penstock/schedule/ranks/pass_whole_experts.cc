@@ -353,9 +353,9 @@ PassWholeExperts::Returned PassWholeExperts::Finish(int64_t layer_idx) {
                                 });
   }
   return {.combine =
-              [exchange = exchange_](Operations& operations) {
+              [exchange = exchange_, layer_idx](Operations& operations) {
                 operations.PlaceOutputs(exchange->rows, exchange->places);
-                operations.Combine(exchange->rows);
+                operations.Combine(exchange->rows, layer_idx);
               },
           .received = {exchange_->rows_sent, exchange_->outputs_here}};
 }

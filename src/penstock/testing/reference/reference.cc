@@ -115,7 +115,8 @@ void NormRows(const NormArgs& args) {
     const double scale = 1 / std::sqrt(squares / static_cast<double>(args.dim) + args.eps);
     for (int64_t d = 0; d < args.dim; ++d) {
       const double bias = args.bias == nullptr ? 0 : args.bias[d];
-      args.out[row * args.out_stride + d] = static_cast<float>(x[d] * scale * args.weight[d] + bias);
+      args.out[row * args.out_stride + d] =
+          static_cast<float>(x[d] * scale * (args.weight == nullptr ? 1 : args.weight[d]) + bias);
     }
   }
 }
@@ -225,7 +226,7 @@ void Swiglu(const SwigluArgs& args) {
         u = std::clamp<double>(u, -rule.limit, rule.limit);
       }
       args.out[row * args.out_stride + d] =
-          static_cast<float>(g / (1 + std::exp(-rule.alpha * g)) * (u + rule.up_offset));
+          static_cast<float>(g / (1 + std::exp(-rule.alpha * (g + rule.cubic * g * g * g))) * (u + rule.up_offset));
     }
   }
 }
@@ -442,6 +443,10 @@ void ScaleBySigmoid(const float* gate, int64_t count, float* target) {
 
 void Exp(const float* source, int64_t count, float* target) {
   for (int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(std::exp(static_cast<double>(source[i])));
+}
+
+void SoftCap(float cap, int64_t count, float* x) {
+  for (int64_t i = 0; i < count; ++i) x[i] = static_cast<float>(cap * std::tanh(static_cast<double>(x[i]) / cap));
 }
 
 void Add(const float* source, float scale, int64_t count, float* target) {

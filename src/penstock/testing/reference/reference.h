@@ -23,6 +23,7 @@ void DeltaGates(const DeltaGatesArgs& args);
 void DeltaRule(const DeltaRuleArgs& args);
 void ScaleBySigmoid(const float* gate, int64_t count, float* target);
 void Exp(const float* source, int64_t count, float* target);
+void SoftCap(float cap, int64_t count, float* x);
 void Add(const float* source, float scale, int64_t count, float* target);
 void ToBf16(const float* source, int64_t count, BF16* target);
 void ToF32(Dtype dtype, const std::byte* source, int64_t count, float* target);
