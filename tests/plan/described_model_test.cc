@@ -55,12 +55,15 @@ Values ValuesOf(const ModelConfig& config) {
   const auto num_indexed = static_cast<double>(config.num_index_layers());
   const double of_indexer = of(cost.PreAttention(1, indexed)) - of(cost.PreAttention(1, {}));
   const auto index_router = static_cast<double>(config.indexer.num_heads * config.model_dim);
-  return {.attention = (num_layers - num_recurrent) * (of(cost.PreAttention(1, {})) + of(cost.PostAttention(1, {}))) +
+  const auto without = [](const std::vector<bool>& has) { return static_cast<double>(std::ranges::count(has, false)); };
+  const double num_attention = num_layers - num_recurrent - without(config.layer_has_mixer);
+  return {.attention = num_attention * (of(cost.PreAttention(1, {})) + of(cost.PostAttention(1, {}))) +
                        num_recurrent * (of(cost.PreAttention(1, recurrent)) + of(cost.PostAttention(1, recurrent))) +
                        num_indexed * (of_indexer - index_router) +
                        num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))),
           .router = num_moe * of(cost.Route(1)) + num_indexed * index_router,
-          .ffn = num_moe * of(cost.SharedFfn(1)) + (num_layers - num_moe) * of(cost.DenseFfn(1)),
+          .ffn = num_moe * of(cost.SharedFfn(1)) +
+                 (num_layers - num_moe - without(config.layer_has_ffn)) * of(cost.DenseFfn(1)),
           .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),
           .lm_head = of(cost.Logits(1))};
 }
@@ -86,7 +89,7 @@ TEST_P(DescribedModelTest, IsPlanned) {
   const Workload workload = ParseWorkload("prompt=40,gen=20").value();
   for (const char* spec : {"none:dram=24GiB", "t4"}) {
     const ModelConfig& config = model.config();
-    const bool is_on_gpus = !config.mla.is_on() && !config.encoder.is_on() && !config.delta_net.is_on();
+    const bool is_on_gpus = !config.mla.is_on() && !config.encoder.is_on() && !config.recurrent.is_on();
     if (!is_on_gpus && std::string_view(spec) == "t4") continue;
     const Hardware hardware = HardwarePreset(spec).value();
     const EngineOptions options = OptionsFor({.batch_size = 4}, hardware, workload).value();

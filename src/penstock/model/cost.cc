@@ -45,12 +45,27 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     qkv_.Add(formats.attention, config.attention_gate ? config.attended_dim() : 0, dim);
     o_.Add(formats.attention, dim, config.q_dim());
   }
-  if (const DeltaNet& d = config.delta_net; d.is_on()) {
-    for (const int64_t cols : {d.num_channels(), d.values_dim(), d.num_value_heads, d.num_value_heads}) {
-      delta_in_.Add(formats.attention, cols, dim);
+  if (const Recurrent& r = config.recurrent; r.is_on()) {
+    const auto add = [&](std::initializer_list<int64_t> cols, int64_t inner_dim) {
+      for (const int64_t count : cols) recurrent_in_.Add(formats.attention, count, inner_dim);
+    };
+    const int64_t keys = r.keys_dim(), values = r.values_dim();
+    switch (r.kind) {
+      case RecurrentKind::kDeltaNet: add({keys, keys, values, values, r.beta_cols(), r.decay_cols()}, dim); break;
+      case RecurrentKind::kKimiDelta:
+        add({keys, keys, values, r.beta_cols(), r.rank, r.rank}, dim);
+        add({values, r.decay_cols()}, r.rank);
+        break;
+      case RecurrentKind::kMamba2: add({keys, keys, values, values, r.decay_cols()}, dim); break;
+      case RecurrentKind::kMamba1:
+        add({values, values}, dim);
+        add({r.rank, keys, keys}, values);
+        add({values}, r.rank);
+        break;
+      case RecurrentKind::kShortConv: add({values, values, values}, dim); break;
     }
-    delta_out_.Add(formats.attention, dim, d.values_dim());
-    state_values_ = static_cast<double>(d.num_value_heads * d.key_dim * d.value_dim);
+    recurrent_out_.Add(formats.attention, dim, r.values_dim());
+    state_values_ = static_cast<double>(r.num_value_heads * r.key_dim * r.value_dim);
   }
   if (config.encoder.is_on()) {
     cross_q_.Add(formats.attention, config.q_dim(), dim);
@@ -78,7 +93,7 @@ OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) con
 }
 
 OperationCost ModelCost::PreAttention(int64_t num_rows, const Context& context) const {
-  if (context.recurrent_rows > 0) return Product(delta_in_, num_rows);
+  if (context.recurrent_rows > 0) return Product(recurrent_in_, num_rows);
   OperationCost cost = Product(qkv_, num_rows);
   if (context.has_indexer) cost += Product(index_, num_rows);
   return cost;

@@ -60,7 +60,7 @@ class ModelCost {
   // The part of AttentionCore() that scores positions.
   OperationCost IndexScores(const Context& context) const;
   OperationCost PostAttention(int64_t num_rows, const Context& context) const {
-    return Product(context.recurrent_rows > 0 ? delta_out_ : o_, num_rows);
+    return Product(context.recurrent_rows > 0 ? recurrent_out_ : o_, num_rows);
   }
   // Returns what rows of different sequences see, each of which has `num_positions`.
   Context ContextOfRows(int64_t num_rows, int64_t num_positions) const;
@@ -106,8 +106,8 @@ class ModelCost {
   uint64_t kv_bytes_ = 0;
   uint64_t index_bytes_ = 0;  // of an index key
   double state_values_ = 0;   // of a sequence in one recurrent layer
-  Matrices qkv_, index_, o_, delta_in_, delta_out_, cross_q_, cross_kv_, router_, expert_, dense_ffn_, shared_ffn_,
-      lm_head_;
+  Matrices qkv_, index_, o_, recurrent_in_, recurrent_out_, cross_q_, cross_kv_;
+  Matrices router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
 };
 
 }  // namespace penstock

@@ -68,14 +68,17 @@ class HostOperations : public Operations {
   void Logits(std::span<const int64_t> rows) override;
 
  private:
-  // Computes y [num_rows, num_cols] from gemm_input.
+  // Computes y [num_rows, num_cols] from gemm_input. A projection without weights is left out.
   struct Projection {
     const WeightView& w;
     std::span<const float> bias;
     std::span<float> y;
     int64_t num_cols;
   };
-  void Project(RowRange rows, std::initializer_list<Projection> projections);
+  void Project(RowRange rows, std::initializer_list<Projection> projections) {
+    Project(rows, context_.config.model_dim, projections);
+  }
+  void Project(RowRange rows, int64_t inner_dim, std::initializer_list<Projection> projections);
   // Computes residual += o_proj(attended).
   void AddAttended(RowRange rows, std::span<const float> attended, int64_t attended_dim, const WeightView& o_proj,
                    std::span<const float> o_bias);
@@ -102,11 +105,13 @@ class HostOperations : public Operations {
   void SelectPositions(const RowBatch& batch, RowRange rows, RowRange at_once, const KvView& kv);
   KvLayer GatherSelected(const RowBatch& batch, RowRange rows, RowRange at_once, const KvView& kv,
                          std::vector<std::vector<std::byte*>>& blocks);
-  // The parts of a layer with DeltaNet (host_delta_net.cc): what PreAttention() and Attend() are in others, and what
-  // comes before the output projection.
-  void ProjectDeltaNet(RowRange rows, int64_t layer_idx);
+  // The parts of a recurrent layer (host_recurrent.cc): what PreAttention() and Attend() are in others, and what comes
+  // before the output projection.
+  void PrepareState(RowRange rows, int64_t layer_idx);
   void AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx, const RecurrentState& states);
-  void GateDeltaNet(RowRange rows, int64_t layer_idx);
+  void FinishState(RowRange rows, int64_t layer_idx);
+  // Projects q, k and the steps of these rows from the values that went through the convolution (kMamba1).
+  void ProjectValues(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
   // Copies the inputs of these places of assigned_row to expert_input.
