@@ -44,7 +44,12 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kErnie45VlMoe,
                                   &kAria,
                                   &kDeepseekV32,
-                                  &kGlmMoeDsa};
+                                  &kGlmMoeDsa,
+                                  &kLfm2Moe,
+                                  &kGraniteMoeHybrid,
+                                  &kNemotronH,
+                                  &kKimiLinear,
+                                  &kJamba};
 
 }  // namespace
 
