@@ -42,15 +42,27 @@ Event PassAttention::Embed(RowRange rows) {
   return loaded;
 }
 
-Events PassAttention::BeforeLayer(RowRange rows) const {
-  Events after;
-  if (!args_.device.has_value()) return after;
+Events PassAttention::PendingInput(RowRange rows) const {
+  Events pending;
+  if (!args_.device.has_value()) return pending;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     const Event& embedded = embedded_[row_idx];
-    if (!args_.runtime.Done(embedded)) after.push_back(embedded);
+    if (!args_.runtime.Done(embedded)) pending.push_back(embedded);
   }
-  after.push_back(offloaded_[rows.begin]);  // the layer overwrites q, k and v
+  return pending;
+}
+
+Events PassAttention::BeforeLayer(RowRange rows) const {
+  Events after = PendingInput(rows);
+  if (args_.device.has_value()) after.push_back(offloaded_[rows.begin]);  // the layer overwrites q, k and v
   return after;
+}
+
+Event PassAttention::SkipMixer(RowRange rows, int64_t layer_idx) {
+  Events pending = PendingInput(rows);
+  if (pending.empty()) return {};
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("no attention", rows, layer_idx), {}, std::move(pending),
+                      [](Operations&) {});
 }
 
 Event PassAttention::IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend) {
@@ -77,7 +89,8 @@ void PassAttention::AttendTo(Operations& operations, RowRange rows, int64_t laye
 Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
   if (heads_.has_value()) return AttendByHeads(micro_batches, i, layer_idx);
   const RowRange rows = micro_batches[i];
-  if (rows.size() == 0 || !args_.config.has_mixer(layer_idx)) return {};
+  if (rows.size() == 0) return {};
+  if (!args_.config.has_mixer(layer_idx)) return SkipMixer(rows, layer_idx);
   if (stages_kv()) {
     FetchKv(rows, layer_idx);
     if (i + 1 < micro_batches.size()) {
@@ -298,7 +311,7 @@ Event PassAttention::LoadAttended(RowRange rows, int64_t layer_idx, const Event&
 }
 
 Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
-  if (!args_.config.has_mixer(layer_idx)) return {};
+  if (!args_.config.has_mixer(layer_idx)) return SkipMixer(rows, layer_idx);
   const bool has_cross = args_.config.has_cross_attention(layer_idx);
   const Event added = tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
                                    args_.cost.PostAttention(rows.size(), ContextOf(rows, layer_idx)), {loaded},

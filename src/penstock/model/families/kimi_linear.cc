@@ -86,6 +86,7 @@ void ReadLayers(ConfigReader& reader, ModelConfig& config) {
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.tie_embeddings = false;  // whatever tie_word_embeddings says, as in transformers
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.IntOr("n_shared_experts", 1, 1, 64) * config.expert_dim;
   ReadDenseFirstLayers(reader, config, 1);

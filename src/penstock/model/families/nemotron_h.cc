@@ -70,6 +70,7 @@ std::vector<int> ReadKinds(ConfigReader& reader, int64_t num_layers) {
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.tie_embeddings = false;  // whatever tie_word_embeddings says, as in transformers
   config.shared_ffn_dim = reader.Int("moe_shared_expert_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.IntOr("intermediate_size", 21504, 1, kMaxModelDim);
   config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
