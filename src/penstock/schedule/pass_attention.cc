@@ -258,10 +258,10 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
   const Recurrent& recurrent = config.recurrent;
   const Indexer indexer = config.has_indexer(layer_idx) ? config.indexer : Indexer();
   const int64_t num_cols =
-      is_recurrent ? recurrent.num_channels() +
-                         (recurrent.projects_values() ? 0 : recurrent.beta_cols() + recurrent.decay_cols())
-                   : config.q_dim() + config.kv_dim() + config.v_dim() + indexer.q_dim() + indexer.head_dim +
-                         indexer.num_heads;
+      is_recurrent
+          ? recurrent.num_channels() +
+                (recurrent.projects_values() ? 0 : recurrent.beta_cols() + recurrent.decay_cols())
+          : config.q_dim() + config.kv_dim() + config.v_dim() + indexer.q_dim() + indexer.head_dim + indexer.num_heads;
   Event& offloaded = offloaded_[rows.begin];
   offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload qkv", rows),
                           static_cast<uint64_t>(4 * rows.size() * num_cols), {pre_attention},
