@@ -39,7 +39,7 @@ class GgufModelTest : public testing::TestWithParam<std::string> {
 // another order, so o_proj sums its inputs in another order.
 TEST_P(GgufModelTest, GivesTheBitsOfTheFolder) {
   const Golden golden(GetParam());
-  const bool is_hybrid = LoadModel(golden.dir()).value()->config.delta_net.is_on();
+  const bool is_hybrid = LoadModel(golden.dir()).value()->config.recurrent.is_on();
   for (const std::string dtype : {"f32", "bf16"}) {
     const auto folder = Open(golden.dir(), dtype), gguf = Open(golden.dir() + "/gguf", dtype);
     ASSERT_NE(folder, nullptr);

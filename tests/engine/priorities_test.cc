@@ -39,16 +39,17 @@ std::string AnswerAlone(const Golden& golden, const EngineOptions& options, Requ
   }
 }
 
-class PrioritiesTest : public testing::TestWithParam<std::tuple<bool, int64_t>> {};
+class PrioritiesTest : public testing::TestWithParam<std::tuple<std::string, bool, int64_t>> {};
 
 TEST_P(PrioritiesTest, PausedAnswersAreThoseOfRequestsAlone) {
-  const Golden golden("qwen3moe-tiny");
+  const auto& [variant, shares_prefixes, batch_size] = GetParam();
+  const Golden golden(variant);
   const EngineOptions options{.model_dir = golden.dir(),
                               .memory_bytes = 64 << 20,
                               .threads = 2,
-                              .batch_size = std::get<1>(GetParam()),
+                              .batch_size = batch_size,
                               .context_length = 192,
-                              .shares_prefixes = std::get<0>(GetParam())};
+                              .shares_prefixes = shares_prefixes};
   const auto engine = *Engine::Open(options);
   std::map<RequestId, Request> requests;
   std::map<RequestId, std::string> answers;
@@ -76,7 +77,14 @@ TEST_P(PrioritiesTest, PausedAnswersAreThoseOfRequestsAlone) {
   for (const auto& [id, request] : requests) EXPECT_EQ(answers[id], AnswerAlone(golden, options, request)) << id;
 }
 
-INSTANTIATE_TEST_SUITE_P(Sharing, PrioritiesTest, testing::Combine(testing::Bool(), testing::Values<int64_t>(1, 3)));
+INSTANTIATE_TEST_SUITE_P(Sharing, PrioritiesTest,
+                         testing::Combine(testing::Values("qwen3moe-tiny"), testing::Bool(),
+                                          testing::Values<int64_t>(1, 3)));
+// Paused sequences give up their states, too.
+INSTANTIATE_TEST_SUITE_P(Recurrent, PrioritiesTest,
+                         testing::Combine(testing::Values("qwen3next-odd", "lfm2moe-odd", "granite4h-odd",
+                                                          "nemotronh-odd", "kimilinear-odd", "jamba-odd"),
+                                          testing::Bool(), testing::Values<int64_t>(3)));
 
 TEST(Cancelling, LeavesPlacesAndOtherAnswers) {
   const Golden golden("qwen3moe-tiny");

@@ -31,7 +31,7 @@ ModelConfig RecurrentConfig() {
   ModelConfig config = TinyConfig();
   config.num_layers = 2;
   config.layer_is_recurrent = {true, false};
-  config.delta_net = {.num_key_heads = 1, .num_value_heads = 2, .key_dim = 22, .value_dim = 22, .conv_width = 2};
+  config.recurrent = {.num_key_heads = 1, .num_value_heads = 2, .key_dim = 22, .value_dim = 22, .conv_width = 2};
   return config;
 }
 

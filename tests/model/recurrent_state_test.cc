@@ -1,7 +1,8 @@
-// Proves that the parts of a state lie in whole pages without overlaps, that copies take what belongs to a key head,
+// Proves that the parts of a state lie in whole pages without overlaps, that copies take all of them,
 // and how many pages a state needs.
 #include "penstock/model/recurrent_state.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -10,18 +11,22 @@
 namespace penstock {
 namespace {
 
-ModelConfig ConfigOf(const DeltaNet& delta, int64_t num_layers) {
+ModelConfig ConfigOf(const Recurrent& recurrent, int64_t num_layers) {
   ModelConfig config;
   config.num_layers = num_layers + 1;
   config.layer_is_recurrent.assign(num_layers, true);
   config.layer_is_recurrent.push_back(false);
-  config.delta_net = delta;
+  config.recurrent = recurrent;
   return config;
 }
 
 TEST(RecurrentState, PartsFillPagesWithoutOverlaps) {
-  for (const DeltaNet& d : {DeltaNet{2, 4, 16, 16, 4}, DeltaNet{1, 3, 7, 21, 3}, DeltaNet{3, 3, 5, 4, 2}}) {
-    const ModelConfig config = ConfigOf(d, 3);
+  for (const Recurrent& r :
+       {Recurrent{2, 4, 16, 16, 4}, Recurrent{1, 3, 7, 21, 3}, Recurrent{3, 3, 5, 4, 2},
+        Recurrent{1, 5, 3, 200, 2, RecurrentKind::kMamba2}, Recurrent{1, 4, 6, 30, 3, RecurrentKind::kMamba1},
+        Recurrent{1, 1, 0, 700, 3, RecurrentKind::kShortConv}}) {
+    const ModelConfig config = ConfigOf(r, 3);
+    const int64_t num_matrices = r.has_matrix() ? r.num_value_heads : 0;
     for (uint64_t page_bytes = RecurrentState::MinPageBytes(config); page_bytes < 16'000; page_bytes += 320) {
       const RecurrentState state(config, page_bytes);
       ASSERT_EQ(RecurrentState::NumPages(config, page_bytes), state.num_pages());
@@ -34,19 +39,22 @@ TEST(RecurrentState, PartsFillPagesWithoutOverlaps) {
       float next = 1;
       const auto visit = [&](std::span<std::byte* const> of, const auto& each) {
         for (int64_t layer = 0; layer < 3; ++layer) {
-          for (int64_t head = 0; head < d.num_value_heads; ++head) {
-            for (int64_t i = 0; i < d.key_dim * d.value_dim; ++i) each(state.matrix(of, layer, head)[i]);
+          for (int64_t head = 0; head < num_matrices; ++head) {
+            for (int64_t i = 0; i < r.key_dim * r.value_dim; ++i) each(state.matrix(of, layer, head)[i]);
           }
-          for (int64_t head = 0; head < d.num_key_heads; ++head) {
-            const int64_t channels = 2 * d.key_dim + d.values_of_key() * d.value_dim;
-            for (int64_t i = 0; i < (d.conv_width - 1) * channels; ++i) each(state.conv_inputs(of, layer, head)[i]);
+          for (int64_t part = 0; part < RecurrentState::NumConvParts(r); ++part) {
+            const int64_t channels = std::min(kConvPartChannels, r.num_channels() - part * kConvPartChannels);
+            for (int64_t i = 0; i < (r.conv_width - 1) * channels; ++i) each(state.conv_inputs(of, layer, part)[i]);
           }
         }
       };
       visit(pages, [&](float& x) { x = next++; });
       EXPECT_GE(static_cast<uint64_t>(state.num_pages()) * page_bytes, RecurrentState::Bytes(config));
       for (int64_t layer = 0; layer < 3; ++layer) {
-        for (int64_t head = 0; head < d.num_key_heads; ++head) state.CopyKeyHead(pages, copy, layer, head);
+        for (int64_t head = 0; head < num_matrices; ++head) state.CopyMatrix(pages, copy, layer, head);
+        for (int64_t part = 0; part < RecurrentState::NumConvParts(r); ++part) {
+          state.CopyConvInputs(pages, copy, layer, part);
+        }
       }
       float expected = 1;
       bool is_same = true;

@@ -28,6 +28,8 @@ TEST(RankSplit, RanksShareEverythingWithoutAGap) {
         head = heads.end;
         EXPECT_EQ(ConfigOfHeads(config, heads).num_heads, 3 * ConfigOfHeads(config, heads).num_kv_heads);
         EXPECT_EQ(heads.FirstOf(3 * count), 3 * heads.first);
+        EXPECT_EQ(heads.NumOf(3 * count), 3 * (heads.end - heads.first));
+        EXPECT_EQ(HeadsOf(config, {}).NumOf(100), 100);  // heads of recurrent layers, whatever their number
       }
       EXPECT_EQ(column, count);
       EXPECT_EQ(head, count);

@@ -52,6 +52,7 @@ Values ValuesOf(const ModelConfig& config) {
   // An indexer's weights_proj counts as a router.
   const auto num_indexed = static_cast<double>(config.num_index_layers());
   const auto index_router = static_cast<double>(config.indexer.num_heads * config.model_dim);
+  const auto without = [](const std::vector<bool>& has) { return static_cast<double>(std::ranges::count(has, false)); };
   double attention = num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))) - num_indexed * index_router;
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const ModelCost::Context context{.has_indexer = config.has_indexer(layer_idx)};
@@ -59,7 +60,8 @@ Values ValuesOf(const ModelConfig& config) {
   }
   return {.attention = attention,
           .router = num_moe * of(cost.Route(1)) + num_indexed * index_router,
-          .ffn = num_moe * of(cost.SharedFfn(1)) + (num_layers - num_moe) * of(cost.DenseFfn(1)),
+          .ffn = num_moe * of(cost.SharedFfn(1)) +
+                 (num_layers - num_moe - without(config.layer_has_ffn)) * of(cost.DenseFfn(1)),
           .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),
           .lm_head = of(cost.Logits(1))};
 }
@@ -85,7 +87,7 @@ TEST_P(DescribedModelTest, IsPlanned) {
   const Workload workload = ParseWorkload("prompt=40,gen=20").value();
   for (const char* spec : {"none:dram=24GiB", "t4"}) {
     const ModelConfig& config = model.config();
-    const bool is_on_gpus = !config.mla.is_on() && !config.encoder.is_on() && !config.delta_net.is_on();
+    const bool is_on_gpus = !config.mla.is_on() && !config.encoder.is_on() && !config.recurrent.is_on();
     if (!is_on_gpus && std::string_view(spec) == "t4") continue;
     const Hardware hardware = HardwarePreset(spec).value();
     const EngineOptions options = OptionsFor({.batch_size = 4}, hardware, workload).value();

@@ -54,6 +54,11 @@ FAMILIES = {
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     "qwen3_5_moe_text": (transformers.Qwen3_5MoeTextConfig, transformers.Qwen3_5MoeForCausalLM),
     "qwen3_next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
+    "lfm2_moe": (transformers.Lfm2MoeConfig, transformers.Lfm2MoeForCausalLM),
+    "granitemoehybrid": (transformers.GraniteMoeHybridConfig, transformers.GraniteMoeHybridForCausalLM),
+    "nemotron_h": (transformers.NemotronHConfig, transformers.NemotronHForCausalLM),
+    "kimi_linear": (transformers.KimiLinearConfig, transformers.KimiLinearForCausalLM),
+    "jamba": (transformers.JambaConfig, transformers.JambaForCausalLM),
     "olmoe": (transformers.OlmoeConfig, transformers.OlmoeForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "phimoe": (transformers.PhimoeConfig, transformers.PhimoeForCausalLM),
@@ -92,6 +97,7 @@ FAMILIES = {
 
 # Published forms with more parts than the one that transformers computes here: the architecture, and the part's name.
 WHOLES = {"Qwen3OmniMoeForConditionalGeneration": "thinker"}
+BLOCKS = ("mlp", "block_sparse_moe", "ffn", "feed_forward", "mixer")    # what modules with a router are called
 
 LAYER = r"model\.layers\.\d+\."
 COMMON_NAMES = (r"model\.embed_tokens\.weight|model\.norm\.weight|lm_head\.weight|"
@@ -247,8 +253,7 @@ def forward(model, ids):
 
     handles = []
     for index, layer in enumerate(decoder(model)):
-        block = next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "ffn", "feed_forward")
-                     if hasattr(layer, name))
+        block = next(getattr(layer, name) for name in BLOCKS if hasattr(layer, name))
         block = getattr(block, "text_moe", block)
         router = getattr(block, "gate", None) or getattr(block, "router", None) or getattr(layer, "router", None)
         if router is not None:
@@ -276,7 +281,8 @@ def selection_keys(block, router, logits):
         return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
     if hasattr(router, "per_expert_scale"):
         return logits.log()    # Gemma 4's router returns probabilities
-    bias = getattr(router, "e_score_correction_bias", getattr(block, "e_score_correction_bias", None))
+    bias = next((getattr(module, name) for module in (router, block) for name in ("e_score_correction_bias", "expert_bias")
+                 if hasattr(module, name)), None)
     keys = logits if bias is None else logits.sigmoid() + bias
     is_mistral = type(router).__name__ == "Mistral4TopkRouter"
     if is_mistral:   # sums of two softmax scores rank groups

@@ -213,6 +213,17 @@ std::string_view ScoringName(RouterRule::Scoring scoring) {
   return "";
 }
 
+std::string_view RecurrentKindName(RecurrentKind kind) {
+  switch (kind) {
+    case RecurrentKind::kDeltaNet: return "gated DeltaNet";
+    case RecurrentKind::kKimiDelta: return "Kimi Delta Attention";
+    case RecurrentKind::kMamba2: return "Mamba-2";
+    case RecurrentKind::kMamba1: return "Mamba";
+    case RecurrentKind::kShortConv: return "short convolutions";
+  }
+  return "";
+}
+
 std::string_view QkNormName(QkNorm norm) {
   switch (norm) {
     case QkNorm::kNone: return "none";
@@ -347,6 +358,7 @@ json::object InspectReport(const DescribedModel& described) {
                          {"index_head_dim", c.indexer.head_dim},
                          {"index_topk", c.indexer.num_topk},
                          {"recurrent_layers", c.num_recurrent_layers()},
+                         {"recurrent_kind", c.recurrent.is_on() ? RecurrentKindName(c.recurrent.kind) : "none"},
                          {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
                          {"num_experts", c.num_experts},
                          {"num_topk", c.num_topk},
@@ -413,11 +425,10 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
     rows.emplace_back("indexer", indexer);
   }
   if (const int64_t recurrent = d.at("recurrent_layers").to_number<int64_t>(); recurrent > 0) {
-    rows.emplace_back(
-        "recurrent",
-        fmt::format("{} of the {} layers have gated DeltaNet in place of attention; its state "
-                    "takes {} a sequence",
-                    recurrent, num_layers, FormatBytes(d.at("state_bytes_per_sequence").to_number<uint64_t>())));
+    rows.emplace_back("recurrent",
+                      fmt::format("{} of the {} layers have {} in place of attention; its state takes {} a sequence",
+                                  recurrent, num_layers, std::string_view(d.at("recurrent_kind").get_string()),
+                                  FormatBytes(d.at("state_bytes_per_sequence").to_number<uint64_t>())));
   }
   if (const int64_t of_encoder = d.at("encoder_layers").to_number<int64_t>(); of_encoder > 0) {
     rows.emplace_back("encoder", fmt::format("{} of the {} layers; {} rows of a prompt for each expert", of_encoder,

@@ -263,51 +263,86 @@ struct CombineArgs {
 // The convolutions see at most this many positions.
 inline constexpr int64_t kMaxConvWidth = 16;
 
-// A convolution of each channel over the positions of one sequence, and SiLU of it, in place:
-//   sum = sum over i < width of weight[i] * x[row - width + 1 + i],   x[row] = sum / (1 + exp(-sum)),
-// summed from the oldest position on. `state` holds the inputs before the first row, the oldest first, and then those
-// before the row that follows the last.
+// A convolution of each channel over the positions of one sequence:
+//   sum = sum over i < width of weight[i] * x[row - width + 1 + i],   out[row] = sum / (1 + exp(-sum)), or the sum,
+// summed from the oldest position on, from the bias on. `state` holds the inputs before the first row, the oldest
+// first, and then those before the row that follows the last. `out` may be `x`.
 struct ShortConvArgs {
   int64_t num_rows;
   int64_t num_channels;
-  int64_t width;  // 2..kMaxConvWidth
-  float* x;       // [num_rows, num_channels]
+  int64_t width;   // 2..kMaxConvWidth
+  const float* x;  // [num_rows, num_channels]
   int64_t x_stride;
   const float* weight;  // [width, num_channels]
   int64_t weight_stride;
-  float* state;  // [width - 1, num_channels]
+  const float* bias = nullptr;  // [num_channels] or null
+  float* state;                 // [width - 1, num_channels]
   int64_t state_stride;
+  float* out;  // [num_rows, num_channels]
+  int64_t out_stride;
+  bool has_silu = true;
 };
 
-// The gates of one row, in place: beta = 1 / (1 + exp(-beta)), decay = exp(-exp(decay_log) * log(1 + exp(decay +
-// decay_bias))).
-struct DeltaGatesArgs {
-  int64_t num_heads;
-  const float* decay_bias;  // [num_heads], like the others
-  const float* decay_log;
-  float* beta;
-  float* decay;
+// The gates of a row of a recurrent layer, in place:
+//   step = log(1 + exp(decay + decay_bias)),
+//   decay = exp(-exp(decay_log) * step), or the step where decay_log is null,
+//   beta = the step, or 1 / (1 + exp(-beta)).
+struct RecurrentGatesArgs {
+  int64_t num_decays;
+  int64_t decays_of_log = 1;  // neighbouring decays with one decay_log
+  const float* decay_bias;    // [num_decays]
+  const float* decay_log;     // [num_decays / decays_of_log] or null
+  float* decay;               // [num_decays]
+  int64_t num_betas;          // num_decays if they are steps
+  bool beta_is_step = false;
+  float* beta;  // [num_betas]
 };
 
-// The gated delta rule (DeltaNet in model/model_config.h) on the state of one value head, for rows of one sequence. The
-// sums S^T k and S^T q are one accumulator for each column, which takes the key's dims in increasing order. k . q is
-// summed as a sum of squares is. Then
+// A rule of recurrent layers (RecurrentKind in model/model_config.h) on the state of one value head, for rows of one
+// sequence. The sums S^T k and S^T q are one accumulator for each column, which takes the key's dims in increasing
+// order. k . q is summed as a sum of squares is. Then
 //   delta = (v - decay * S^T k) * beta,   out = fma(k . q, delta, decay * S^T q),   S = fma(k, delta, decay * S).
-struct DeltaRuleArgs {
+// Where each of the key's dims has a decay, the sums multiply it with k or q first. Without has_delta, delta = v *
+// beta, and skip * v is added to the output.
+struct StateRuleArgs {
   int64_t num_rows;
   int64_t key_dim;
   int64_t value_dim;
-  const float* q;    // [num_rows, key_dim], of length 1 / sqrt(key_dim)
-  const float* k;    // [num_rows, key_dim], of length 1
+  const float* q;    // [num_rows, key_dim]
+  const float* k;    // [num_rows, key_dim]
   int64_t k_stride;  // of q, too
   const float* v;    // [num_rows, value_dim]
   int64_t v_stride;
-  const float* decay;  // [num_rows]
-  const float* beta;   // [num_rows]
-  int64_t gate_stride;
+  const float* decay;  // [num_rows], or [num_rows, key_dim]
+  int64_t decay_stride;
+  const float* beta;  // [num_rows]
+  int64_t beta_stride;
+  bool decays_dims = false;  // REQUIRES: has_delta
+  bool has_delta = true;
+  float skip = 0;
   float* state;  // [key_dim, value_dim]
   float* out;    // [num_rows, value_dim]
   int64_t out_stride;
+};
+
+// The rule of Mamba on some columns of the state, for rows of one sequence:
+//   S[d] = fma(k[d], step * v, exp(-exp(decay_log[d]) * step) * S[d]),   out = fma(skip, v, S^T q),
+// summed over d in increasing order.
+struct SelectiveScanArgs {
+  int64_t num_rows;
+  int64_t key_dim;  // up to kMaxScanDim
+  int64_t value_dim;
+  const float* q;          // [num_rows, key_dim]
+  const float* k;          // [num_rows, key_dim]
+  int64_t k_stride;        // of q, too
+  const float* v;          // [num_rows, value_dim]
+  const float* step;       // [num_rows, value_dim]
+  int64_t v_stride;        // of `step` and `out`, too
+  const float* decay_log;  // [key_dim, value_dim]
+  int64_t log_stride;
+  const float* skip;  // [value_dim]
+  float* state;       // [key_dim, value_dim]
+  float* out;         // [num_rows, value_dim]
 };
 
 // Values of a softmax are taken in blocks of this size.
@@ -338,8 +373,9 @@ struct KernelTable {
   void (*gather_kv)(const GatherKvArgs& args);
   void (*combine)(const CombineArgs& args);
   void (*short_conv)(const ShortConvArgs& args);
-  void (*delta_gates)(const DeltaGatesArgs& args);
-  void (*delta_rule)(const DeltaRuleArgs& args);
+  void (*recurrent_gates)(const RecurrentGatesArgs& args);
+  void (*state_rule)(const StateRuleArgs& args);
+  void (*selective_scan)(const SelectiveScanArgs& args);
   // Computes target *= 1 / (1 + exp(-gate)).
   void (*scale_by_sigmoid)(const float* gate, int64_t count, float* target);
   // Computes target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. `target` may be `source`.

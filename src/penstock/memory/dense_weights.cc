@@ -72,6 +72,23 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, cons
       LayerWeights& to = layers[layer_idx];
       vector(from.sinks, to.sinks);
       vector(from.conv_weight, to.conv_weight);
+      vector(from.conv_k_weight, to.conv_k_weight);
+      vector(from.conv_v_weight, to.conv_v_weight);
+      vector(from.conv_bias, to.conv_bias);
+      vector(from.skip, to.skip);
+      if (from.decay_norm != nullptr) {  // kMamba1 projects what the convolution returns
+        for (const auto& [tensor, view] :
+             {std::pair(from.q_proj, &to.q_proj), std::pair(from.k_proj, &to.k_proj),
+              std::pair(from.decay_proj, &to.decay_proj), std::pair(from.decay_a_proj, &to.decay_a_proj)}) {
+          matrix(tensor, *view, MatrixKind::kAttention);
+        }
+        for (const auto& [tensor, view] :
+             {std::pair(from.q_norm, &to.q_norm), std::pair(from.k_norm, &to.k_norm),
+              std::pair(from.decay_norm, &to.decay_norm), std::pair(from.decay_bias, &to.decay_bias),
+              std::pair(from.decay_log, &to.decay_log)}) {
+          vector(tensor, *view);
+        }
+      }
       vector(from.expert_gate_bias, to.expert_gate_bias);
       vector(from.expert_up_bias, to.expert_up_bias);
       vector(from.expert_down_bias, to.expert_down_bias);

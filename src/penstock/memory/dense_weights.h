@@ -41,7 +41,7 @@ struct OuterWeights {
 
 // The part of the weights that one side loads. Without a device, the host loads kAll. With a device, the device loads
 // kLayers and the host kEmbedding. The host embeds, and may compute attention and experts. Therefore it holds the
-// attention sinks, DeltaNet's convolutions, relative biases and the experts' biases, too.
+// attention sinks, what changes the states of recurrent layers, relative biases and the experts' biases, too.
 enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
 // kUsage when so many ranks cannot share the attention heads of these weights.

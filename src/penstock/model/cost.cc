@@ -18,12 +18,28 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
   const auto add = [&](Matrices& matrices, int64_t num_cols, int64_t inner_dim) {
     matrices.Add(formats.attention, num_cols, inner_dim);
   };
+  if (config.num_layers > 0 && !config.has_mixer(layer_idx)) return layer;
   if (config.is_recurrent(layer_idx)) {
-    const DeltaNet& d = config.delta_net;
-    for (const int64_t cols : {d.num_channels(), d.values_dim(), d.num_value_heads, d.num_value_heads}) {
-      add(layer.in, cols, dim);
+    const Recurrent& r = config.recurrent;
+    const auto add_all = [&](std::initializer_list<int64_t> cols, int64_t inner_dim) {
+      for (const int64_t count : cols) add(layer.in, count, inner_dim);
+    };
+    const int64_t keys = r.keys_dim(), values = r.values_dim();
+    switch (r.kind) {
+      case RecurrentKind::kDeltaNet: add_all({keys, keys, values, values, r.beta_cols(), r.decay_cols()}, dim); break;
+      case RecurrentKind::kKimiDelta:
+        add_all({keys, keys, values, r.beta_cols(), r.rank, r.rank}, dim);
+        add_all({values, r.decay_cols()}, r.rank);
+        break;
+      case RecurrentKind::kMamba2: add_all({keys, keys, values, values, r.decay_cols()}, dim); break;
+      case RecurrentKind::kMamba1:
+        add_all({values, values}, dim);
+        add_all({r.rank, keys, keys}, values);
+        add_all({values}, r.rank);
+        break;
+      case RecurrentKind::kShortConv: add_all({values, values, values}, dim); break;
     }
-    add(layer.out, dim, d.values_dim());
+    add(layer.out, dim, values);
     return layer;
   }
   const LayerHeads heads = config.heads_of(layer_idx);
@@ -70,8 +86,8 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     index_bytes_ = static_cast<uint64_t>(KvBlock{formats.kv, indexer.head_dim, indexer.head_dim}.bytes()) /
                    static_cast<uint64_t>(kKvPageTokens);
   }
-  if (const DeltaNet& d = config.delta_net; d.is_on()) {
-    state_values_ = static_cast<double>(d.num_value_heads * d.key_dim * d.value_dim);
+  if (const Recurrent& r = config.recurrent; r.is_on()) {
+    state_values_ = static_cast<double>(r.num_value_heads * r.key_dim * r.value_dim);
   }
   if (config.encoder.is_on()) {
     cross_q_.Add(formats.attention, config.q_dim(), dim);

@@ -46,7 +46,12 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kDeepseekV32,
                                   &kGlmMoeDsa,
                                   &kGemma4,
-                                  &kGemma4Text};
+                                  &kGemma4Text,
+                                  &kLfm2Moe,
+                                  &kGraniteMoeHybrid,
+                                  &kNemotronH,
+                                  &kKimiLinear,
+                                  &kJamba};
 
 }  // namespace
 

@@ -106,6 +106,7 @@ extern const Family kPhimoe;
 extern const Family kGraniteMoe;
 extern const Family kGraniteMoeShared;
 extern const Family kGraniteMoeSwa;
+extern const Family kGraniteMoeHybrid;
 extern const Family kGlm4Moe;
 extern const Family kGlm4MoeLite;
 extern const Family kSolarOpen;
@@ -137,6 +138,10 @@ extern const Family kErnie45VlMoe;
 extern const Family kAria;
 extern const Family kGemma4;
 extern const Family kGemma4Text;
+extern const Family kLfm2Moe;
+extern const Family kNemotronH;
+extern const Family kKimiLinear;
+extern const Family kJamba;
 
 std::span<const Family* const> AllFamilies();
 

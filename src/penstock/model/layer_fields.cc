@@ -1,6 +1,7 @@
 #include "penstock/model/layer_fields.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "penstock/base/limits.h"
@@ -13,26 +14,38 @@ namespace {
 // invalid.
 std::vector<bool> ReadNames(ConfigReader& reader, const char* field, std::string_view yes, std::string_view no,
                             int64_t num_layers) {
-  const json::value* names = reader.Find(field);
-  if (names == nullptr) return {};
-  const std::string expected = fmt::format("a list of {} times '{}' or '{}'", num_layers, yes, no);
-  const json::array* list = names->if_array();
-  if (list == nullptr || std::ssize(*list) != num_layers) {
-    reader.Fail(field, expected, list == nullptr ? JsonTypeName(*names) : fmt::format("{} of them", list->size()));
-    return {};
-  }
-  std::vector<bool> is_first;
-  for (const json::value& name : *list) {
-    is_first.push_back(name == json::value(yes));
-    if (!is_first.back() && name != json::value(no)) {
-      reader.Fail(field, expected, json::serialize(name).substr(0, 60));
-      return {};
-    }
-  }
-  return is_first;
+  const LayerName names[] = {{yes, 1}, {no, 0}};
+  const std::vector<int> kinds = ReadLayerNames(reader, field, names, num_layers);
+  return {kinds.begin(), kinds.end()};
 }
 
 }  // namespace
+
+std::vector<int> ReadLayerNames(ConfigReader& reader, std::string_view field, std::span<const LayerName> names,
+                                int64_t num_layers) {
+  const json::value* found = reader.Find(field);
+  if (found == nullptr) return {};
+  std::string expected = fmt::format("a list of {} times", num_layers);
+  for (const LayerName& name : names) {
+    expected += fmt::format("{} '{}'", &name == names.data() ? "" : " or", name.name);
+  }
+  const json::array* list = found->if_array();
+  if (list == nullptr || std::ssize(*list) != num_layers) {
+    reader.Fail(field, expected, list == nullptr ? JsonTypeName(*found) : fmt::format("{} of them", list->size()));
+    return {};
+  }
+  std::vector<int> kinds;
+  for (const json::value& value : *list) {
+    const auto same = [&](const LayerName& name) { return value == json::value(name.name); };
+    const auto name = std::ranges::find_if(names, same);
+    if (name == names.end()) {
+      reader.Fail(field, expected, json::serialize(value).substr(0, 60));
+      return {};
+    }
+    kinds.push_back(name->kind);
+  }
+  return kinds;
+}
 
 void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config, int64_t default_value) {
   config.sliding_window =
@@ -66,7 +79,7 @@ void RotateWithWindowOnly(ModelConfig& config) {
 }
 
 void ReadDeltaNet(ConfigReader& reader, ModelConfig& config) {
-  config.delta_net = {.num_key_heads = reader.IntOr("linear_num_key_heads", 16, 1, kMaxHeads),
+  config.recurrent = {.num_key_heads = reader.IntOr("linear_num_key_heads", 16, 1, kMaxHeads),
                       .num_value_heads = reader.IntOr("linear_num_value_heads", 32, 1, kMaxHeads),
                       .key_dim = reader.IntOr("linear_key_head_dim", 128, 1, kMaxHeadDim),
                       .value_dim = reader.IntOr("linear_value_head_dim", 128, 1, kMaxHeadDim),

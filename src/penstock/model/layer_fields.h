@@ -1,10 +1,24 @@
 // Readers for fields of config.json that several families share.
 #pragma once
 
+#include <span>
+#include <string_view>
+#include <vector>
+
 #include "penstock/model/config_reader.h"
 #include "penstock/model/model_config.h"
 
 namespace penstock {
+
+// A name that a layer may have in a list of config.json, and the kind of layer for which it stands.
+struct LayerName {
+  std::string_view name;
+  int kind;
+};
+// Reads a list with one of these names for each layer, and returns their kinds. Returns an empty list when the field is
+// missing or invalid.
+std::vector<int> ReadLayerNames(ConfigReader& reader, std::string_view field, std::span<const LayerName> names,
+                                int64_t num_layers);
 
 // Reads `sliding_window`. Null means full attention; only an absent field takes the default.
 void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config, int64_t default_value);

@@ -48,10 +48,21 @@ const json::object* FindObject(const json::object& object, std::string_view path
   return dot == std::string_view::npos ? &found->get_object() : FindObject(found->get_object(), path.substr(dot + 1));
 }
 
+// Reads `num_hidden_layers`, which follows from `layers_block_type` where it is missing (Nemotron).
+int64_t ReadNumLayers(ConfigReader& reader) {
+  const json::value* types = reader.Find("num_hidden_layers") == nullptr ? reader.Find("layers_block_type") : nullptr;
+  if (types == nullptr || !types->is_array()) return reader.Int("num_hidden_layers", 1, kMaxLayers);
+  const auto count = static_cast<int64_t>(types->get_array().size());
+  if (count >= 1 && count <= kMaxLayers) return count;
+  reader.Fail("layers_block_type", fmt::format("a list of 1 to {} types", kMaxLayers),
+              fmt::format("{} of them", count));
+  return 1;
+}
+
 void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   config.vocab_size = reader.Int("vocab_size", 1, kMaxVocabSize);
   config.model_dim = reader.Int("hidden_size", 1, kMaxModelDim);
-  config.num_layers = reader.Int("num_hidden_layers", 1, kMaxLayers);
+  config.num_layers = ReadNumLayers(reader);
   config.num_heads = reader.Int("num_attention_heads", 1, kMaxHeads);
   config.num_kv_heads = reader.IntOr("num_key_value_heads", config.num_heads, 1, kMaxHeads);
   const int64_t heads = std::max<int64_t>(1, config.num_heads);
@@ -113,14 +124,14 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   if (config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
     reader.FailRelation(fmt::format("head_dim {}: expected at most {}", config.head_dim, kMaxHeadDim));
   }
-  if (const DeltaNet& delta = config.delta_net; delta.is_on()) {
-    if (delta.num_value_heads % delta.num_key_heads != 0) {
-      reader.FailRelation(fmt::format("linear_num_value_heads {} is not a multiple of linear_num_key_heads {}",
-                                      delta.num_value_heads, delta.num_key_heads));
+  if (const Recurrent& r = config.recurrent; r.is_on()) {
+    if (r.num_value_heads % r.num_key_heads != 0) {
+      reader.FailRelation(fmt::format("recurrent layers: {} value heads are not a multiple of {} key heads",
+                                      r.num_value_heads, r.num_key_heads));
     }
-    if (std::max(delta.keys_dim(), delta.values_dim()) > kMaxModelDim) {
-      reader.FailRelation(fmt::format("linear attention of {} and {} columns: expected at most {}", delta.keys_dim(),
-                                      delta.values_dim(), kMaxModelDim));
+    if (std::max(r.keys_dim(), r.values_dim()) > kMaxModelDim) {
+      reader.FailRelation(fmt::format("recurrent layers of {} and {} columns: expected at most {}", r.keys_dim(),
+                                      r.values_dim(), kMaxModelDim));
     }
   }
   if (const Indexer& indexer = config.indexer; indexer.is_on()) {
@@ -230,6 +241,12 @@ int64_t ModelConfig::AnglesBefore(int64_t rope_idx) const {
     num_angles += (idx == 0 ? rope : other_ropes[idx - 1]).rotary_dim / 2;
   }
   return num_angles;
+}
+
+int64_t ModelConfig::NumWithKvBefore(int64_t layer_idx) const {
+  const int64_t num_without =
+      layer_has_mixer.empty() ? 0 : std::count(layer_has_mixer.begin(), layer_has_mixer.begin() + layer_idx, false);
+  return layer_idx - encoder.num_layers - NumRecurrentBefore(layer_idx) - num_without;
 }
 
 int64_t ModelConfig::num_moe_layers() const {

@@ -73,30 +73,57 @@ struct LayerHeads {
   bool keys_are_values = false;  // V is K's projection, before K's norm and RoPE
 };
 
-// Gated DeltaNet (Yang et al. 2025, equation 10), in place of attention in some layers. A head keeps a matrix
-// S [key_dim, value_dim], its state, instead of the K and V of all positions. For each position:
-//   S = decay * S + k (beta * (v - decay * S^T k))^T,   out = S^T q.
-// q, k and v come out of a short convolution over the positions before, and q and k have length 1. Each key head
-// belongs to num_value_heads / num_key_heads value heads.
-struct DeltaNet {
-  int64_t num_key_heads = 0;  // 0: there are no such layers
+// How recurrent layers mix positions, in place of attention. The inputs of a position go through a short convolution
+// over the positions before. Then they change a matrix S [key_dim, value_dim] of each value head, which is kept instead
+// of the K and V of all positions:
+enum class RecurrentKind : uint8_t {
+  // Gated DeltaNet (Yang et al. 2025, equation 10), with two numbers of each head, decay and beta:
+  //   S = decay * S + k (beta * (v - decay * S^T k))^T,   out = S^T q.   q and k have length 1.
+  kDeltaNet,
+  kKimiDelta,  // Kimi Linear (Moonshot 2025): the same with a decay for each of the key's dims
+  // Mamba-2 (Dao and Gu 2024), with k, q and v for its B, C and x:
+  //   S = decay * S + k (step * v)^T,   out = S^T q + skip * v.
+  kMamba2,
+  kMamba1,     // Mamba (Gu and Dao 2023): the same with a step for each value, and a decay for each element of S
+  kShortConv,  // LFM2 (Liquid AI 2025): no matrix; out = gate * convolution of (k * v)
+};
+
+// The dims of recurrent layers. Each key head belongs to num_value_heads / num_key_heads value heads.
+struct Recurrent {
+  int64_t num_key_heads = 0;
   int64_t num_value_heads = 0;
   int64_t key_dim = 0;  // of one head, like value_dim
   int64_t value_dim = 0;
-  int64_t conv_width = 0;  // positions that the convolution sees, the row's own included
+  int64_t conv_width = 0;  // positions that the convolution sees, the row's own included; 0: there are no such layers
+  RecurrentKind kind = RecurrentKind::kDeltaNet;
+  bool conv_bias = false;
+  // Low ranks through which the gate and the decay are projected (kKimiDelta), or the steps (kMamba1).
+  int64_t rank = 0;
   // How GGUF files of some families differ. Value head v belongs to key head v % num_key_heads, not to the one of its
   // neighbours; and the weights of the decay are stored as rates, -exp(weight).
   bool heads_alternate = false;
   bool decay_is_rate = false;
 
-  bool is_on() const { return num_key_heads > 0; }
+  bool is_on() const { return conv_width > 0; }
+  bool has_matrix() const { return kind != RecurrentKind::kShortConv; }
+  bool is_delta() const { return kind == RecurrentKind::kDeltaNet || kind == RecurrentKind::kKimiDelta; }
+  // Whether q and k are projected from a layer's input, and go through the convolution. kMamba1 projects them, and the
+  // steps, from what the convolution makes of v.
+  bool convolves_keys() const { return is_delta() || kind == RecurrentKind::kMamba2; }
+  bool projects_values() const { return kind == RecurrentKind::kMamba1; }
   int64_t keys_dim() const { return num_key_heads * key_dim; }
   int64_t values_dim() const { return num_value_heads * value_dim; }
-  int64_t num_channels() const { return 2 * keys_dim() + values_dim(); }
-  int64_t values_of_key() const { return num_value_heads / num_key_heads; }
-  // Returns the i-th value head of a key head.
-  int64_t value_head(int64_t key_head, int64_t i) const {
-    return heads_alternate ? i * num_key_heads + key_head : key_head * values_of_key() + i;
+  int64_t num_channels() const { return values_dim() + (convolves_keys() ? 2 * keys_dim() : 0); }
+  int64_t key_head_of(int64_t value_head) const {
+    return heads_alternate ? value_head % num_key_heads : value_head / (num_value_heads / num_key_heads);
+  }
+  // Columns of a row's k, beta (kMamba2: the steps) and decays (kMamba1: the steps).
+  int64_t k_cols() const { return has_matrix() ? keys_dim() : values_dim(); }
+  int64_t beta_cols() const { return is_delta() || kind == RecurrentKind::kMamba2 ? num_value_heads : 0; }
+  int64_t decay_cols() const {
+    if (kind == RecurrentKind::kKimiDelta) return keys_dim();
+    if (kind == RecurrentKind::kMamba1) return values_dim();
+    return has_matrix() ? num_value_heads : 0;
   }
 };
 
@@ -156,8 +183,8 @@ struct ModelConfig {
   Encoder encoder;
   Mla mla;
   Indexer indexer;
-  DeltaNet delta_net;
-  std::vector<bool> layer_is_recurrent;  // [num_layers]: delta_net in place of attention; empty: no layer
+  Recurrent recurrent;
+  std::vector<bool> layer_is_recurrent;  // [num_layers]: `recurrent` in place of attention; empty: no layer
   std::vector<LayerHeads> layer_heads;   // [num_layers]; empty: all layers have num_kv_heads and head_dim
   bool attention_gate = false;           // what attention returns is multiplied by 1 / (1 + exp(-gate . x))
   QkNorm qk_norm = QkNorm::kNone;
@@ -185,10 +212,15 @@ struct ModelConfig {
   float router_logit_scale = 1;  // factor of the logits
   bool expert_scales = false;    // a learned number for each expert multiplies its weight
   GluRule glu;
-  bool is_gated = true;  // false: hidden = max(0, up . x), and FFNs have no gate_proj
+  bool is_gated = true;       // false: hidden = max(0, up . x), and FFNs have no gate_proj
+  bool squares_relu = false;  // hidden = max(0, up . x)^2; without gates
   bool expert_bias = false;
   bool shared_gate = false;             // shared_ffn is scaled by 1 / (1 + exp(-gate . x))
-  std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN instead
+  std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN instead, or none
+  // [num_layers], empty for all: layers with attention or `recurrent`, and layers with experts or a dense FFN. Each
+  // part has a norm of its own.
+  std::vector<bool> layer_has_mixer;
+  std::vector<bool> layer_has_ffn;
   // Snowflake Arctic: after attention, a dense FFN (shared_ffn_dim) with its own norm is applied to the residual. The
   // experts read the layer's input; both outputs are added to the residual.
   bool parallel_experts = false;
@@ -218,15 +250,17 @@ struct ModelConfig {
   bool is_of_encoder(int64_t layer_idx) const { return layer_idx < encoder.num_layers; }
   bool has_cross_attention(int64_t layer_idx) const { return encoder.is_on() && layer_idx >= encoder.num_layers; }
   bool is_recurrent(int64_t layer_idx) const { return !layer_is_recurrent.empty() && layer_is_recurrent[layer_idx]; }
+  bool has_mixer(int64_t layer_idx) const { return layer_has_mixer.empty() || layer_has_mixer[layer_idx]; }
+  bool has_ffn(int64_t layer_idx) const { return layer_has_ffn.empty() || layer_has_ffn[layer_idx]; }
   int64_t num_recurrent_layers() const { return NumRecurrentBefore(num_layers); }
   // Returns the place of a recurrent layer among those layers.
   int64_t recurrent_layer_of(int64_t layer_idx) const { return NumRecurrentBefore(layer_idx); }
   // Returns the layers for which a KV page has room: those with attention. With an encoder these are the decoder's. In
   // the pages of the prompt they hold what cross-attention sees; the encoder's layers use them before.
-  int64_t num_kv_layers() const { return num_layers - encoder.num_layers - num_recurrent_layers(); }
+  int64_t num_kv_layers() const { return NumWithKvBefore(num_layers); }
   int64_t kv_layer_of(int64_t layer_idx) const {
     if (is_of_encoder(layer_idx)) return layer_idx % num_kv_layers();
-    return layer_idx - encoder.num_layers - NumRecurrentBefore(layer_idx);
+    return NumWithKvBefore(layer_idx);
   }
   // Returns whether a layer has an indexer of its own, and its place among those that have.
   bool has_indexer(int64_t layer_idx) const {
@@ -275,6 +309,7 @@ struct ModelConfig {
     return query_scale.is_on() && (query_scale.is_for_rotating || rope_of(layer_idx) == kNoRope);
   }
   int64_t NumRecurrentBefore(int64_t layer_idx) const;
+  int64_t NumWithKvBefore(int64_t layer_idx) const;
   int64_t num_moe_layers() const;
   std::vector<int64_t> moe_layers() const;
 

@@ -11,36 +11,37 @@ namespace penstock {
 namespace {
 
 uint64_t BytesOf(int64_t num_floats) { return RoundUp(static_cast<uint64_t>(num_floats) * 4, kCacheLineBytes); }
-uint64_t MatrixBytes(const DeltaNet& d) { return BytesOf(d.key_dim * d.value_dim); }
-uint64_t ConvBytes(const DeltaNet& d) {
-  return BytesOf((d.conv_width - 1) * (2 * d.key_dim + d.values_of_key() * d.value_dim));
+int64_t NumMatrices(const Recurrent& r) { return r.has_matrix() ? r.num_value_heads : 0; }
+uint64_t MatrixBytes(const Recurrent& r) { return r.has_matrix() ? BytesOf(r.key_dim * r.value_dim) : 0; }
+// Returns the bytes of a part; the last one has room for as many channels as the others.
+uint64_t ConvBytes(const Recurrent& r) {
+  return BytesOf((r.conv_width - 1) * std::min(r.num_channels(), kConvPartChannels));
 }
 
 }  // namespace
 
 uint64_t RecurrentState::Bytes(const ModelConfig& config) {
-  const DeltaNet& d = config.delta_net;
-  const auto of_heads = [](int64_t num_heads, uint64_t bytes) { return static_cast<uint64_t>(num_heads) * bytes; };
-  return config.num_recurrent_layers() == 0
-             ? 0
-             : static_cast<uint64_t>(config.num_recurrent_layers()) *
-                   (of_heads(d.num_value_heads, MatrixBytes(d)) + of_heads(d.num_key_heads, ConvBytes(d)));
+  const int64_t num_layers = config.num_recurrent_layers();
+  if (num_layers == 0) return 0;
+  const Recurrent& r = config.recurrent;
+  const auto of_parts = [](int64_t count, uint64_t bytes) { return static_cast<uint64_t>(count) * bytes; };
+  return of_parts(num_layers, of_parts(NumMatrices(r), MatrixBytes(r)) + of_parts(NumConvParts(r), ConvBytes(r)));
 }
 
 uint64_t RecurrentState::MinPageBytes(const ModelConfig& config) {
   if (config.num_recurrent_layers() == 0) return 0;
-  return std::max(MatrixBytes(config.delta_net), ConvBytes(config.delta_net));
+  return std::max(MatrixBytes(config.recurrent), ConvBytes(config.recurrent));
 }
 
 RecurrentState::RecurrentState(const ModelConfig& config, uint64_t page_bytes) {
   const int64_t num_layers = config.num_recurrent_layers();
   if (num_layers == 0) return;
   PENSTOCK_CHECK(page_bytes >= MinPageBytes(config));
-  const DeltaNet& d = config.delta_net;
-  net_ = d;
-  matrix_bytes_ = MatrixBytes(d);
-  conv_bytes_ = ConvBytes(d);
-  parts_of_layer_ = d.num_value_heads + d.num_key_heads;
+  const Recurrent& r = config.recurrent;
+  num_matrices_ = NumMatrices(r);
+  matrix_bytes_ = MatrixBytes(r);
+  conv_bytes_ = ConvBytes(r);
+  parts_of_layer_ = num_matrices_ + NumConvParts(r);
   places_.resize(static_cast<size_t>(num_layers * parts_of_layer_));
   // The matrices come first, because a page may hold a whole number of them without loss.
   uint64_t used = page_bytes;
@@ -56,17 +57,18 @@ RecurrentState::RecurrentState(const ModelConfig& config, uint64_t page_bytes) {
       }
     }
   };
-  place(0, d.num_value_heads, matrix_bytes_);
-  place(d.num_value_heads, d.num_key_heads, conv_bytes_);
+  place(0, num_matrices_, matrix_bytes_);
+  place(num_matrices_, NumConvParts(r), conv_bytes_);
 }
 
-void RecurrentState::CopyKeyHead(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
-                                 int64_t key_head) const {
-  std::memcpy(conv_inputs(to, layer, key_head), conv_inputs(from, layer, key_head), conv_bytes_);
-  for (int64_t i = 0; i < net_.values_of_key(); ++i) {
-    const int64_t head = net_.value_head(key_head, i);
-    std::memcpy(matrix(to, layer, head), matrix(from, layer, head), matrix_bytes_);
-  }
+void RecurrentState::CopyMatrix(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
+                                int64_t value_head) const {
+  std::memcpy(matrix(to, layer, value_head), matrix(from, layer, value_head), matrix_bytes_);
+}
+
+void RecurrentState::CopyConvInputs(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
+                                    int64_t conv_part) const {
+  std::memcpy(conv_inputs(to, layer, conv_part), conv_inputs(from, layer, conv_part), conv_bytes_);
 }
 
 }  // namespace penstock

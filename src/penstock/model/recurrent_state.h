@@ -1,8 +1,8 @@
-// RecurrentState says where the state of one sequence (DeltaNet in model/model_config.h) lies in KV pages.
+// RecurrentState says where the state of one sequence (Recurrent in model/model_config.h) lies in KV pages.
 //
 // A sequence takes whole pages for its state, so that states and KV entries share one budget. A page holds the matrices
-// of some value heads [key_dim, value_dim], and inputs that short convolutions keep [conv_width - 1, channels of one
-// key head: its q, its k, and its values]. All are f32, and each lies within one page.
+// of some value heads [key_dim, value_dim], and inputs that short convolutions keep: [conv_width - 1, channels of a
+// part]. All are f32, and each lies within one page.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,9 @@
 #include "penstock/model/model_config.h"
 
 namespace penstock {
+
+// A convolution's channels are kept, and computed, in parts of this many; the last one may have fewer.
+inline constexpr int64_t kConvPartChannels = 512;
 
 class RecurrentState {
  public:
@@ -23,6 +26,10 @@ class RecurrentState {
   static int64_t NumPages(const ModelConfig& config, uint64_t page_bytes) {
     return RecurrentState(config, page_bytes).num_pages();
   }
+  // Returns the number of parts of a layer's convolution.
+  static int64_t NumConvParts(const Recurrent& recurrent) {
+    return (recurrent.num_channels() + kConvPartChannels - 1) / kConvPartChannels;
+  }
 
   RecurrentState() = default;
   // REQUIRES: page_bytes >= MinPageBytes().
@@ -33,12 +40,13 @@ class RecurrentState {
   float* matrix(std::span<std::byte* const> pages, int64_t layer, int64_t value_head) const {
     return At(pages, layer * parts_of_layer_ + value_head);
   }
-  float* conv_inputs(std::span<std::byte* const> pages, int64_t layer, int64_t key_head) const {
-    return At(pages, layer * parts_of_layer_ + net_.num_value_heads + key_head);
+  float* conv_inputs(std::span<std::byte* const> pages, int64_t layer, int64_t conv_part) const {
+    return At(pages, layer * parts_of_layer_ + num_matrices_ + conv_part);
   }
-  // Copies what belongs to a key head and its value heads.
-  void CopyKeyHead(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
-                   int64_t key_head) const;
+  void CopyMatrix(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
+                  int64_t value_head) const;
+  void CopyConvInputs(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
+                      int64_t conv_part) const;
 
  private:
   struct Place {
@@ -51,11 +59,11 @@ class RecurrentState {
   }
 
   int64_t num_pages_ = 0;
-  DeltaNet net_;
+  int64_t num_matrices_ = 0;  // of a layer
   uint64_t matrix_bytes_ = 0;
-  uint64_t conv_bytes_ = 0;
+  uint64_t conv_bytes_ = 0;  // of a part
   int64_t parts_of_layer_ = 0;
-  std::vector<Place> places_;  // [layers, value heads and then key heads]
+  std::vector<Place> places_;  // [layers, matrices and then parts of convolutions]
 };
 
 }  // namespace penstock

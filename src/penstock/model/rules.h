@@ -9,6 +9,7 @@ namespace penstock {
 enum class Norm : uint8_t { kRms, kLayer };
 
 inline constexpr int64_t kMaxExpertGroups = 64;
+inline constexpr int64_t kMaxScanDim = 256;  // dims of keys that selective scans take
 
 // How a row's router logits give its experts and their weights:
 //   score = softmax over all experts, or 1 / (1 + exp(-logit)) for each;

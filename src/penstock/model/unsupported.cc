@@ -5,27 +5,22 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kMamba = "state spaces (Mamba)";
-constexpr std::string_view kDelta = "Kimi's delta attention";
+constexpr std::string_view kMamba = "this family's form of Mamba";
+constexpr std::string_view kDelta = "this family's form of delta attention";
 constexpr std::string_view kLightning = "lightning attention";
-constexpr std::string_view kConvolutions = "short convolutions in place of attention";
+constexpr std::string_view kConvolutions = "this family's short convolutions";
 constexpr std::string_view kBlockIndexer = "attention to blocks of positions that an indexer chooses";
 constexpr std::string_view kStreams = "several residual streams (hyper-connections)";
 constexpr std::string_view kOutputNorms = "norms of what attention and FFNs return";
 constexpr std::string_view kHeads = "layers whose attention has other numbers or sizes of heads";
 
 constexpr UnsupportedFamily kUnsupported[] = {
-    {"JambaForCausalLM", "jamba", kMamba},
-    {"GraniteMoeHybridForCausalLM", "granitehybrid", kMamba},
-    {"NemotronHForCausalLM", "nemotron_h_moe", kMamba},
     {"Nemotron3_5TranscribeForConditionalGeneration", {}, kMamba},
-    {"KimiLinearForCausalLM", "kimi-linear", kDelta},
     {"BailingHybridForCausalLM", {}, kDelta},
     {"Glm5NextForConditionalGeneration", "glm5-next", kDelta},
     {"MiniMaxForCausalLM", "minimax-01", kLightning},
     {"MiniMaxText01ForCausalLM", {}, kLightning},
     {"MiniMaxM1ForCausalLM", {}, kLightning},
-    {"Lfm2MoeForCausalLM", "lfm2moe", kConvolutions},
     {"InklingForCausalLM", {}, kConvolutions},
     {"InklingForConditionalGeneration", {}, kConvolutions},
     {"Inkling2ForCausalLM", {}, kConvolutions},

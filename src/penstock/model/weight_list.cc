@@ -28,15 +28,18 @@ class LayerMapper {
   LayerTensors Map() const {
     const ModelConfig& c = *config_;
     LayerTensors layer;
-    layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
-    if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
-    c.is_recurrent(layer_idx_) ? MapDeltaNet(layer) : MapAttention(layer);
-    if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
+    if (c.has_mixer(layer_idx_)) {
+      layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
+      if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
+      c.is_recurrent(layer_idx_) ? MapRecurrent(layer) : MapAttention(layer);
+      if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
+    }
     if (c.output_norms) {
       layer.attention_output_norm = Norm("attention_output_norm.weight", c.model_dim);
       layer.ffn_output_norm = Norm("ffn_output_norm.weight", c.model_dim);
     }
     if (c.layer_scales) layer.layer_scale = Vector("layer_scale", 1);
+    if (!c.has_ffn(layer_idx_)) return layer;
     layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
     if (c.layer_has_experts[layer_idx_]) {
@@ -88,27 +91,98 @@ class LayerMapper {
     if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
   }
 
-  void MapDeltaNet(LayerTensors& layer) const {
+  // Weights that are stored as rows of one matrix are taken in the order of the rows.
+  void MapRecurrent(LayerTensors& layer) const {
     const int64_t model_dim = config_->model_dim;
-    const DeltaNet& d = config_->delta_net;
-    const auto matrix = [&](std::string_view name, int64_t num_cols) {
-      return Matrix(name, num_cols, model_dim, d.num_key_heads);
+    const Recurrent& r = config_->recurrent;
+    const auto matrix = [&](std::string_view name, int64_t num_cols, int64_t inner_dim) {
+      return Matrix(name, num_cols, inner_dim, r.num_key_heads);
     };
-    layer.q_proj = matrix("linear_attn.q_proj.weight", d.keys_dim());
-    layer.k_proj = matrix("linear_attn.k_proj.weight", d.keys_dim());
-    layer.v_proj = matrix("linear_attn.v_proj.weight", d.values_dim());
-    layer.gate_proj = matrix("linear_attn.gate_proj.weight", d.values_dim());
-    layer.beta_proj = matrix("linear_attn.beta_proj.weight", d.num_value_heads);
-    layer.decay_proj = matrix("linear_attn.decay_proj.weight", d.num_value_heads);
-    layer.conv_weight = Take("linear_attn.conv.weight", {d.conv_width, d.num_channels()}, WeightUse::kRows);
-    layer.decay_bias = Vector("linear_attn.decay_bias", d.num_value_heads);
-    layer.decay_log = source_->Take({.name = "linear_attn.decay_log",
-                                     .shape = {d.num_value_heads},
-                                     .use = WeightUse::kVector,
-                                     .layer_idx = layer_idx_,
-                                     .form = d.decay_is_rate ? VectorForm::kNegativeRate : VectorForm::kPlain});
-    layer.delta_norm = Vector("linear_attn.norm.weight", d.value_dim);
-    layer.o_proj = Matrix("linear_attn.o_proj.weight", model_dim, d.values_dim());
+    const auto q_proj = [&] { return matrix("linear_attn.q_proj.weight", r.keys_dim(), model_dim); };
+    const auto k_proj = [&] { return matrix("linear_attn.k_proj.weight", r.k_cols(), model_dim); };
+    const auto v_proj = [&] { return matrix("linear_attn.v_proj.weight", r.values_dim(), model_dim); };
+    const auto gate_proj = [&](int64_t inner_dim) {
+      return matrix("linear_attn.gate_proj.weight", r.values_dim(), inner_dim);
+    };
+    const auto decay_proj = [&](int64_t inner_dim) {
+      return matrix("linear_attn.decay_proj.weight", r.decay_cols(), inner_dim);
+    };
+    const auto beta_proj = [&] { return matrix("linear_attn.beta_proj.weight", r.num_value_heads, model_dim); };
+    switch (r.kind) {
+      case RecurrentKind::kDeltaNet:
+        layer.q_proj = q_proj();
+        layer.k_proj = k_proj();
+        layer.v_proj = v_proj();
+        layer.gate_proj = gate_proj(model_dim);
+        layer.beta_proj = beta_proj();
+        layer.decay_proj = decay_proj(model_dim);
+        break;
+      case RecurrentKind::kKimiDelta:
+        layer.q_proj = q_proj();
+        layer.k_proj = k_proj();
+        layer.v_proj = v_proj();
+        layer.beta_proj = beta_proj();
+        layer.gate_a_proj = matrix("linear_attn.gate_a_proj.weight", r.rank, model_dim);
+        layer.gate_proj = gate_proj(r.rank);
+        layer.decay_a_proj = matrix("linear_attn.decay_a_proj.weight", r.rank, model_dim);
+        layer.decay_proj = decay_proj(r.rank);
+        break;
+      case RecurrentKind::kMamba2:
+        layer.gate_proj = gate_proj(model_dim);
+        layer.v_proj = v_proj();
+        layer.k_proj = k_proj();
+        layer.q_proj = q_proj();
+        layer.decay_proj = decay_proj(model_dim);
+        break;
+      case RecurrentKind::kMamba1:
+        layer.v_proj = v_proj();
+        layer.gate_proj = gate_proj(model_dim);
+        layer.decay_a_proj = matrix("linear_attn.decay_a_proj.weight", r.rank, r.values_dim());
+        layer.k_proj = matrix("linear_attn.k_proj.weight", r.keys_dim(), r.values_dim());
+        layer.q_proj = matrix("linear_attn.q_proj.weight", r.keys_dim(), r.values_dim());
+        layer.decay_proj = decay_proj(r.rank);
+        break;
+      case RecurrentKind::kShortConv:
+        layer.k_proj = k_proj();
+        layer.gate_proj = gate_proj(model_dim);
+        layer.v_proj = v_proj();
+        break;
+    }
+    MapState(layer);
+    layer.o_proj = Matrix("linear_attn.o_proj.weight", model_dim, r.values_dim());
+  }
+
+  // The weights of convolutions and gates, and the norms.
+  void MapState(LayerTensors& layer) const {
+    const Recurrent& r = config_->recurrent;
+    const bool is_kimi = r.kind == RecurrentKind::kKimiDelta;
+    const auto conv = [&](std::string_view name, int64_t num_channels) {
+      return Take(name, {r.conv_width, num_channels}, WeightUse::kRows);
+    };
+    layer.conv_weight = conv("linear_attn.conv.weight", is_kimi ? r.keys_dim() : r.num_channels());
+    if (is_kimi) {
+      layer.conv_k_weight = conv("linear_attn.conv_k.weight", r.keys_dim());
+      layer.conv_v_weight = conv("linear_attn.conv_v.weight", r.values_dim());
+    }
+    if (r.conv_bias) layer.conv_bias = Vector("linear_attn.conv.bias", r.num_channels());
+    if (!r.has_matrix()) return;
+    const bool is_mamba1 = r.kind == RecurrentKind::kMamba1, is_mamba2 = r.kind == RecurrentKind::kMamba2;
+    layer.decay_bias = Vector("linear_attn.decay_bias", r.decay_cols());
+    layer.decay_log = is_mamba1
+                          ? Take("linear_attn.decay_log", {r.key_dim, r.values_dim()}, WeightUse::kRows)
+                          : source_->Take({.name = "linear_attn.decay_log",
+                                           .shape = {r.num_value_heads},
+                                           .use = WeightUse::kVector,
+                                           .layer_idx = layer_idx_,
+                                           .form = r.decay_is_rate ? VectorForm::kNegativeRate : VectorForm::kPlain});
+    if (is_mamba1) {
+      layer.decay_norm = Vector("linear_attn.decay_norm.weight", r.rank);
+      layer.k_norm = Vector("linear_attn.k_norm.weight", r.key_dim);
+      layer.q_norm = Vector("linear_attn.q_norm.weight", r.key_dim);
+    } else {
+      layer.mixer_norm = Vector("linear_attn.norm.weight", is_mamba2 ? r.values_dim() : r.value_dim);
+    }
+    if (!r.is_delta()) layer.skip = Vector("linear_attn.skip", is_mamba1 ? r.values_dim() : r.num_value_heads);
   }
 
   void MapCrossAttention(LayerTensors& layer) const {

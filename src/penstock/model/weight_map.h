@@ -12,8 +12,9 @@
 //   self_attn.sinks
 //   attention_output_norm, shared_output_norm, expert_output_norm, ffn_output_norm  .weight
 //   self_attn.gate_proj                                                    .weight
-//   linear_attn.q_proj, k_proj, v_proj, gate_proj, beta_proj, decay_proj, conv, norm, o_proj  .weight
-//   linear_attn.decay_bias, decay_log
+//   linear_attn.q_proj, k_proj, v_proj, gate_proj, beta_proj, decay_proj, o_proj  .weight, in recurrent layers
+//   linear_attn.gate_a_proj, decay_a_proj, conv, conv_k, conv_v, norm, q_norm, k_norm, decay_norm  .weight
+//   linear_attn.conv.bias, decay_bias, decay_log, skip
 //   cross_attn.q_proj, k_proj, v_proj, o_proj; cross_layernorm             .weight, in layers of a decoder
 //   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
 //   mlp.gate.norm                                                          .weight
@@ -74,18 +75,26 @@ struct LayerParts {
   Vector index_k_norm = {};  // [head_dim]
   Vector index_k_norm_bias = {};
   Vector sinks = {};  // [num_heads]
-  // The gate of attention's output, [num_heads * head_dim, model_dim], or of DeltaNet's, [values_dim, model_dim]. In a
-  // layer with DeltaNet, q_proj, k_proj and v_proj are [keys_dim or values_dim, model_dim].
+  // The gate of attention's output, [num_heads * head_dim, model_dim], or of a recurrent layer's, [values_dim,
+  // model_dim]. In a recurrent layer, q_proj, k_proj and v_proj are [keys_dim or values_dim, model_dim]. kMamba1
+  // projects q, k and decay_a from the values: [key_dim or rank, values_dim].
   Matrix gate_proj = {};
-  Matrix beta_proj = {};  // DeltaNet: [num_value_heads, model_dim], like decay_proj
-  Matrix decay_proj = {};
-  Vector conv_weight = {};  // DeltaNet: [conv_width, num_channels]: the channels of q, of k, of v
-  Vector decay_bias = {};   // DeltaNet: [num_value_heads], like decay_log
-  Vector decay_log = {};
-  Vector delta_norm = {};    // DeltaNet: [value_dim]
-  Vector cross_norm = {};    // [model_dim]; of a decoder's layer, like the next four
-  Matrix cross_q_proj = {};  // [num_heads * head_dim, model_dim]
-  Matrix cross_k_proj = {};  // [num_kv_heads * head_dim, model_dim], of the encoder's output, like cross_v_proj
+  Matrix beta_proj = {};    // [num_value_heads, model_dim]
+  Matrix decay_proj = {};   // [decay_cols, model_dim]; kKimiDelta and kMamba1: [decay_cols, rank]
+  Matrix gate_a_proj = {};  // kKimiDelta: [rank, model_dim], like decay_a_proj, and gate_proj [values_dim, rank]
+  Matrix decay_a_proj = {};
+  Vector conv_weight = {};    // [conv_width, num_channels]: of q, k, v; of v, k, q (kMamba2); of v; or of q
+  Vector conv_k_weight = {};  // kKimiDelta: [conv_width, keys_dim], like the part of q in conv_weight
+  Vector conv_v_weight = {};  // kKimiDelta: [conv_width, values_dim]
+  Vector conv_bias = {};      // [num_channels]
+  Vector decay_bias = {};     // [decay_cols]
+  Vector decay_log = {};      // [num_value_heads]; kMamba1: [key_dim, values_dim]
+  Vector decay_norm = {};     // kMamba1: [rank]; with q_norm and k_norm [key_dim]
+  Vector skip = {};           // kMamba2: [num_value_heads]; kMamba1: [values_dim]
+  Vector mixer_norm = {};     // of the output: [value_dim]; kMamba2: [values_dim]
+  Vector cross_norm = {};     // [model_dim]; of a decoder's layer, like the next four
+  Matrix cross_q_proj = {};   // [num_heads * head_dim, model_dim]
+  Matrix cross_k_proj = {};   // [num_kv_heads * head_dim, model_dim], of the encoder's output, like cross_v_proj
   Matrix cross_v_proj = {};
   Matrix cross_o_proj = {};           // [model_dim, num_heads * head_dim]
   Vector attention_output_norm = {};  // [model_dim]; with output_norms, like the next three
@@ -140,10 +149,17 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_matrix(a.gate_proj, b.gate_proj, MatrixKind::kAttention);
   on_matrix(a.beta_proj, b.beta_proj, MatrixKind::kAttention);
   on_matrix(a.decay_proj, b.decay_proj, MatrixKind::kAttention);
+  on_matrix(a.gate_a_proj, b.gate_a_proj, MatrixKind::kAttention);
+  on_matrix(a.decay_a_proj, b.decay_a_proj, MatrixKind::kAttention);
   on_vector(a.conv_weight, b.conv_weight);
+  on_vector(a.conv_k_weight, b.conv_k_weight);
+  on_vector(a.conv_v_weight, b.conv_v_weight);
+  on_vector(a.conv_bias, b.conv_bias);
   on_vector(a.decay_bias, b.decay_bias);
   on_vector(a.decay_log, b.decay_log);
-  on_vector(a.delta_norm, b.delta_norm);
+  on_vector(a.decay_norm, b.decay_norm);
+  on_vector(a.skip, b.skip);
+  on_vector(a.mixer_norm, b.mixer_norm);
   on_vector(a.cross_norm, b.cross_norm);
   on_matrix(a.cross_q_proj, b.cross_q_proj, MatrixKind::kAttention);
   on_matrix(a.cross_k_proj, b.cross_k_proj, MatrixKind::kAttention);

@@ -40,16 +40,27 @@ int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
                    of_heads(mla.kv_lora_rank), kernels::RowBytes(format, config.num_heads * mla.value_dim)});
 }
 
-// Does for layers with DeltaNet what VisitBuffers() does for others.
+// Returns the maximum bytes of prepared inputs of a row, except those of FFNs between their projections.
+int64_t GemmInputBytes(const ModelConfig& config, const RowFormats& formats) {
+  const Recurrent& recurrent = config.recurrent;
+  return std::max(
+      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
+       kernels::RowBytes(formats.attention, std::max({config.attended_dim(), recurrent.values_dim(), recurrent.rank})),
+       MlaInputBytes(config, formats.attention), kernels::RowBytes(formats.lm_head, config.model_dim)});
+}
+
+// Does for recurrent layers what VisitBuffers() does for others.
 template <typename Visitor>
-void VisitDeltaNet(DeltaNetRows& a, const DeltaNet& delta, int64_t num_rows, Visitor&& visit) {
-  visit(a.q, num_rows * delta.keys_dim());
-  visit(a.k, num_rows * delta.keys_dim());
-  visit(a.v, num_rows * delta.values_dim());
-  visit(a.beta, num_rows * delta.num_value_heads);
-  visit(a.decay, num_rows * delta.num_value_heads);
-  visit(a.out, num_rows * delta.values_dim());
-  visit(a.gate, num_rows * delta.values_dim());
+void VisitRecurrent(RecurrentRows& a, const Recurrent& recurrent, int64_t num_rows, Visitor&& visit) {
+  visit(a.q, num_rows * recurrent.keys_dim());
+  visit(a.k, num_rows * recurrent.k_cols());
+  visit(a.v, num_rows * recurrent.values_dim());
+  visit(a.beta, num_rows * recurrent.beta_cols());
+  visit(a.decay, num_rows * recurrent.decay_cols());
+  visit(a.out, num_rows * recurrent.values_dim());
+  visit(a.gate, num_rows * recurrent.values_dim());
+  visit(a.decay_a, num_rows * recurrent.rank);
+  visit(a.gate_a, recurrent.kind == RecurrentKind::kKimiDelta ? num_rows * recurrent.rank : 0);
 }
 
 // Does so for layers with an indexer.
@@ -80,10 +91,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   // Assignments that this rank's experts compute: any rank's row may choose any of them.
   const int64_t num_computed =
       has_ranks ? dims.max_expert_rows() * std::min(config.num_topk, dims.experts_of_layer) : num_assignments;
-  const int64_t gemm_input_bytes = std::max(
-      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
-       kernels::RowBytes(formats.attention, std::max(config.attended_dim(), config.delta_net.values_dim())),
-       MlaInputBytes(config, formats.attention), kernels::RowBytes(formats.lm_head, config.model_dim)});
+  const int64_t gemm_input_bytes = GemmInputBytes(config, formats);
   // A layer without experts computes like one expert to which every row is assigned.
   const int64_t hidden_bytes =
       std::max(num_computed * kernels::RowBytes(formats.ffn, config.expert_dim),
@@ -95,7 +103,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.v, attended_rows * config.v_dim());
   visit(a.attended, attended_rows * config.attended_dim());
   VisitIndexer(a.indexer, config, dims, visit);
-  VisitDeltaNet(a.delta_net, config.delta_net, rows, visit);  // ranks do not share such heads
+  VisitRecurrent(a.recurrent, config.recurrent, rows, visit);  // ranks do not share such heads
   visit(a.cos, attended_rows * config.num_angles());
   visit(a.sin, attended_rows * config.num_angles());
   visit(a.query_scales, config.query_scale.is_on() ? attended_rows : 0);
@@ -110,6 +118,10 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.router_logits, rows * config.num_experts);
   visit(a.logits, dims.max_logit_rows * config.vocab_size);
   visit(a.best, dims.max_logit_rows);
+  // Beside a device, the host may project the keys of a convolution's output.
+  if (dims.part == ActivationDims::Part::kAll || config.recurrent.projects_values()) {
+    visit(a.gemm_input, rows * gemm_input_bytes);
+  }
   if (dims.part == ActivationDims::Part::kAll) {
     visit(a.normed, rows * config.model_dim);
     if (const Mla& mla = config.mla; mla.is_on()) {
@@ -121,7 +133,6 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
     visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
     visit(a.shared_output, config.output_norms ? rows * config.model_dim : 0);
-    visit(a.gemm_input, rows * gemm_input_bytes);
     visit(a.topk_weights, num_assignments);
     visit(a.ahead_scores, rows * config.num_experts);
     visit(a.ahead_weights, num_assignments);

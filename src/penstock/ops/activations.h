@@ -65,15 +65,17 @@ constexpr int64_t kFfnScratchCols = 128;
 constexpr int64_t kFfnScratchPadding = 16;
 int64_t FfnScratchFloats(int64_t max_rows);
 
-// Rows of layers with DeltaNet. They have buffers of their own, because micro-batches may be in different layers.
-struct DeltaNetRows {
-  std::span<float> q;      // [num_rows, keys_dim]
-  std::span<float> k;      // [num_rows, keys_dim]
-  std::span<float> v;      // [num_rows, values_dim]
-  std::span<float> beta;   // [num_rows, num_value_heads]
-  std::span<float> decay;  // [num_rows, num_value_heads]
-  std::span<float> gate;   // [num_rows, values_dim]
-  std::span<float> out;    // [num_rows, values_dim]
+// Rows of recurrent layers. They have buffers of their own, because micro-batches may be in different layers.
+struct RecurrentRows {
+  std::span<float> q;        // [num_rows, keys_dim]
+  std::span<float> k;        // [num_rows, k_cols]
+  std::span<float> v;        // [num_rows, values_dim]
+  std::span<float> beta;     // [num_rows, beta_cols]
+  std::span<float> decay;    // [num_rows, decay_cols]
+  std::span<float> gate;     // [num_rows, values_dim]
+  std::span<float> out;      // [num_rows, values_dim]
+  std::span<float> decay_a;  // [num_rows, rank]: what decays are projected from
+  std::span<float> gate_a;   // [num_rows, rank]: what gates are projected from (kKimiDelta)
 };
 
 // Rows of layers with an indexer. Positions are chosen, and their KV entries gathered, for num_workers rows at a time.
@@ -118,7 +120,7 @@ struct Activations {
   std::span<float> q_heads;         // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
   std::span<float> value_heads;     // [num_rows, num_heads, value_dim]: V's up-projection of attended
   IndexerRows indexer;
-  DeltaNetRows delta_net;
+  RecurrentRows recurrent;
   std::span<float> cos;                // [num_rows, num_angles]
   std::span<float> sin;                // [num_rows, num_angles]
   std::span<float> query_scales;       // [num_rows]: QueryScale of the rows' positions, if the model has it

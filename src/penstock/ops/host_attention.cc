@@ -175,7 +175,7 @@ HostOperations::Sight HostOperations::SightOf(const RowBatch& batch, int64_t row
 
 void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   NormForAttention(rows, layer_idx);
-  if (context_.config.is_recurrent(layer_idx)) return ProjectDeltaNet(rows, layer_idx);
+  if (context_.config.is_recurrent(layer_idx)) return PrepareState(rows, layer_idx);
   if (context_.config.mla.is_on()) return ProjectMla(rows, layer_idx);
   ProjectQkv(rows, layer_idx);
 }
@@ -192,13 +192,13 @@ void HostOperations::NormForAttention(RowRange rows, int64_t layer_idx) {
            context_.row_formats.attention, a.gemm_input);
 }
 
-void HostOperations::Project(RowRange rows, std::initializer_list<Projection> projections) {
-  const int64_t model_dim = context_.config.model_dim;
-  const RowsView x = ViewOf(context_.activations.gemm_input, context_.row_formats.attention, model_dim);
+void HostOperations::Project(RowRange rows, int64_t inner_dim, std::initializer_list<Projection> projections) {
+  const RowsView x = ViewOf(context_.activations.gemm_input, context_.row_formats.attention, inner_dim);
   std::vector<GemmPart> gemms;
   for (const Projection& projection : projections) {
+    if (projection.w.data == nullptr) continue;
     gemms.push_back({{.num_rows = rows.size(),
-                      .inner_dim = model_dim,
+                      .inner_dim = inner_dim,
                       .x = x.From(rows.begin),
                       .w = projection.w,
                       .bias = DataOrNull(projection.bias),
@@ -361,7 +361,7 @@ void HostOperations::RotateMla(RowRange rows, int64_t layer_idx) {
     NormRow(context_, k_row, layer.k_norm, mla.norm_eps);
     const int64_t first_angle = row * config.num_angles() + config.first_angle_of(layer_idx);
     kernels::RopeArgs rope = {.num_heads = config.num_heads,
-                              .rotary_dim = mla.rope_dim,
+                              .rotary_dim = config.rotary_dim_of(layer_idx),
                               .x = q + mla.kv_lora_rank,
                               .head_stride = config.head_dim,
                               .cos = a.cos.data() + first_angle,
@@ -424,8 +424,8 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   if (config.is_recurrent(layer_idx)) {
-    GateDeltaNet(rows, layer_idx);
-    return AddAttended(rows, {context_.activations.delta_net.out, config.delta_net.values_dim()}, layer.o_proj, {});
+    FinishState(rows, layer_idx);
+    return AddAttended(rows, {context_.activations.recurrent.out, config.recurrent.values_dim()}, layer.o_proj, {});
   }
   if (config.mla.is_on()) {
     return AddAttended(rows, {ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim}, layer.o_proj,

@@ -24,15 +24,16 @@ struct FfnGroup {
   FfnParts<const float*> bias = {};  // null: no bias
 };
 
-// Computes max(0, x) in place; NaN stays NaN.
-void Relu(int64_t num_rows, int64_t dim, float* x, int64_t stride) {
+// Computes max(0, x) or its square in place; NaN stays NaN.
+void Relu(int64_t num_rows, int64_t dim, float* x, int64_t stride, bool squares) {
   for (int64_t row = 0; row < num_rows; ++row) {
     float* values = x + row * stride;
     for (int64_t i = 0; i < dim; ++i) values[i] = values[i] < 0 ? 0 : values[i];
+    for (int64_t i = 0; squares && i < dim; ++i) values[i] *= values[i];
   }
 }
 
-// hidden[rows, cols] = glu(gate(x), up(x)) of the group's rows, or max(0, up(x)) without gates. gate and up never leave
+// hidden[rows, cols] = glu(gate(x), up(x)) of the group's rows, or relu(up(x)) without gates. gate and up never leave
 // the worker's scratch memory.
 void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols, int64_t ffn_dim,
                    const RowsView& hidden, int worker_idx) {
@@ -69,7 +70,7 @@ void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsVi
                               .out_stride = stride,
                               .rule = context.config.glu});
     } else {
-      Relu(num_rows, part.size(), up.y, stride);
+      Relu(num_rows, part.size(), up.y, stride, context.config.squares_relu);
     }
     context.kernels.prepare_rows({.num_rows = num_rows,
                                   .dim = ffn_dim,

@@ -68,7 +68,7 @@ class HostOperations : public Operations {
   void Logits(std::span<const int64_t> rows) override;
 
  private:
-  // Computes y [num_rows, num_cols] from gemm_input.
+  // Computes y [num_rows, num_cols] from gemm_input. A projection without weights is left out.
   struct Projection {
     const WeightView& w;
     std::span<const float> bias;
@@ -76,7 +76,10 @@ class HostOperations : public Operations {
     int64_t num_cols;
     int64_t stride = num_cols;
   };
-  void Project(RowRange rows, std::initializer_list<Projection> projections);
+  void Project(RowRange rows, std::initializer_list<Projection> projections) {
+    Project(rows, context_.config.model_dim, projections);
+  }
+  void Project(RowRange rows, int64_t inner_dim, std::initializer_list<Projection> projections);
   // Rows of `source` [num_rows, stride], of which `dim` floats count.
   struct AttendedRows {
     std::span<const float> source;
@@ -109,11 +112,13 @@ class HostOperations : public Operations {
   void SelectPositions(const RowBatch& batch, RowRange rows, RowRange at_once, const KvView& kv);
   KvLayer GatherSelected(const RowBatch& batch, RowRange rows, RowRange at_once, const KvView& kv,
                          std::vector<std::vector<std::byte*>>& blocks);
-  // The parts of a layer with DeltaNet (host_delta_net.cc): what PreAttention() and Attend() are in others, and what
-  // comes before the output projection.
-  void ProjectDeltaNet(RowRange rows, int64_t layer_idx);
+  // The parts of a recurrent layer (host_recurrent.cc): what PreAttention() and Attend() are in others, and what comes
+  // before the output projection.
+  void PrepareState(RowRange rows, int64_t layer_idx);
   void AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx, const RecurrentState& states);
-  void GateDeltaNet(RowRange rows, int64_t layer_idx);
+  void FinishState(RowRange rows, int64_t layer_idx);
+  // Projects q, k and the steps of these rows from the values that went through the convolution (kMamba1).
+  void ProjectValues(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
   // Sums up outputs [rows.size(), num_outputs] of experts, and adds the sum and what goes with it to the residual.

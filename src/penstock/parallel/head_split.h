@@ -16,9 +16,10 @@ struct HeadRange {
   int64_t end = 1;
   int64_t total = 1;
 
-  // Returns the first of `count` things, equally many for each head, that belong to these heads, and their number.
+  // Returns the first of `count` things, equally many for each head, that belong to these heads, and their number. All
+  // heads have all things, whatever their number: recurrent layers have heads of their own.
   int64_t FirstOf(int64_t count) const { return count / total * first; }
-  int64_t NumOf(int64_t count) const { return count / total * (end - first); }
+  int64_t NumOf(int64_t count) const { return is_all() ? count : count / total * (end - first); }
   bool is_all() const { return end - first == total; }
 };
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "penstock/base/check.h"
 #include "penstock/base/status.h"
 #include "penstock/model/family.h"
 
@@ -45,6 +46,21 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
     }
   }
   return found;
+}
+
+// Returns the first matrix of a kind. A layer's experts come before its other FFNs.
+const TensorInfo& FirstOf(const WeightMap& map, MatrixKind kind) {
+  const TensorInfo* first = nullptr;
+  for (size_t i = 0; i < map.layers.size() && first == nullptr; ++i) {
+    const LayerTensors& layer = map.layers[i];
+    if (kind == MatrixKind::kFfn && !layer.experts.empty()) return *layer.experts[0].up_proj;
+    layer.ForEachDense([](const TensorInfo&) {},
+                       [&](const TensorInfo& tensor, MatrixKind its) {
+                         if (its == kind && first == nullptr) first = &tensor;
+                       });
+  }
+  PENSTOCK_CHECK(first != nullptr);
+  return *first;
 }
 
 // Returns a matrix that a device cannot compute together with others: an up projection whose gate has another format,
@@ -128,7 +144,7 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
 }
 
 std::string_view StoredFormatName(const WeightMap& map) {
-  return TraitsOf(ResidentFormat(*map.layers[0].q_proj, ComputeDtype::kF32)).name;
+  return TraitsOf(ResidentFormat(FirstOf(map, MatrixKind::kAttention), ComputeDtype::kF32)).name;
 }
 
 std::string_view ComputationName(const Formats& formats, const WeightMap& map) {
@@ -144,12 +160,10 @@ Arithmetic RowArithmetic(kernels::RowFormat format) {
   }
 }
 
-// All families have one format for each kind of matrix, so layer 0 stands for all layers.
+// All families have one format for each kind of matrix, so the first one stands for all.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
-  const LayerTensors& layer = map.layers[0];
-  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).up_proj;
-  return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
-          .ffn = ResidentFormat(ffn, formats.dtype),
+  return {.attention = ResidentFormat(FirstOf(map, MatrixKind::kAttention), formats.dtype),
+          .ffn = ResidentFormat(FirstOf(map, MatrixKind::kFfn), formats.dtype),
           .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
           .kv = formats.kv};
 }

@@ -43,15 +43,27 @@ Event PassAttention::Embed(RowRange rows) {
   return loaded;
 }
 
-Events PassAttention::BeforeLayer(RowRange rows) const {
-  Events after;
-  if (!args_.device.has_value()) return after;
+Events PassAttention::PendingInput(RowRange rows) const {
+  Events pending;
+  if (!args_.device.has_value()) return pending;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     const Event& embedded = embedded_[row_idx];
-    if (!args_.runtime.Done(embedded)) after.push_back(embedded);
+    if (!args_.runtime.Done(embedded)) pending.push_back(embedded);
   }
-  after.push_back(offloaded_[rows.begin]);  // the layer overwrites q, k and v
+  return pending;
+}
+
+Events PassAttention::BeforeLayer(RowRange rows) const {
+  Events after = PendingInput(rows);
+  if (args_.device.has_value()) after.push_back(offloaded_[rows.begin]);  // the layer overwrites q, k and v
   return after;
+}
+
+Event PassAttention::SkipMixer(RowRange rows, int64_t layer_idx) {
+  Events pending = PendingInput(rows);
+  if (pending.empty()) return {};
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("no attention", rows, layer_idx), {}, std::move(pending),
+                      [](Operations&) {});
 }
 
 Event PassAttention::IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend) {
@@ -79,6 +91,7 @@ Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, i
   if (heads_.has_value()) return AttendByHeads(micro_batches, i, layer_idx);
   const RowRange rows = micro_batches[i];
   if (rows.size() == 0) return {};
+  if (!args_.config.has_mixer(layer_idx)) return SkipMixer(rows, layer_idx);
   if (stages_kv()) {
     FetchKv(rows, layer_idx);
     if (i + 1 < micro_batches.size()) {
@@ -105,7 +118,7 @@ Event PassAttention::AttendByHeads(std::span<const RowRange> micro_batches, size
 }
 
 void PassAttention::FetchKv(RowRange rows, int64_t layer_idx) {
-  if (args_.config.is_recurrent(layer_idx)) return;
+  if (args_.config.is_recurrent(layer_idx) || !args_.config.has_mixer(layer_idx)) return;
   if (stages_kv() && FindStaged(rows, layer_idx) == nullptr) staged_.push_back(Stage(rows, layer_idx));
 }
 
@@ -228,6 +241,7 @@ void PassAttention::StoreEncoded(RowRange rows) {
 }
 
 Event PassAttention::PreAttention(RowRange rows, int64_t layer_idx) {
+  if (!args_.config.has_mixer(layer_idx)) return {};
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("pre-attention", rows, layer_idx),
                       args_.cost.PreAttention(layer_idx, rows.size(), ContextOf(rows, layer_idx)), BeforeLayer(rows),
                       [=](Operations& operations) { operations.PreAttention(rows, layer_idx); });
@@ -241,12 +255,15 @@ Event PassAttention::AdvanceOnHost(RowRange rows, int64_t layer_idx) {
 
 Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& pre_attention) {
   const ModelConfig& config = args_.config;
+  if (!config.has_mixer(layer_idx)) return {};
   const bool is_recurrent = config.is_recurrent(layer_idx);
-  const DeltaNet& delta = config.delta_net;
+  const Recurrent& recurrent = config.recurrent;
   const Indexer indexer = config.has_indexer(layer_idx) ? config.indexer : Indexer();
-  const int64_t num_cols = is_recurrent ? delta.num_channels() + 2 * delta.num_value_heads
-                                        : config.q_dim() + config.kv_dim() + config.v_dim() + indexer.q_dim() +
-                                              indexer.head_dim + indexer.num_heads;
+  const int64_t num_cols =
+      is_recurrent
+          ? recurrent.num_channels() +
+                (recurrent.projects_values() ? 0 : recurrent.beta_cols() + recurrent.decay_cols())
+          : config.q_dim() + config.kv_dim() + config.v_dim() + indexer.q_dim() + indexer.head_dim + indexer.num_heads;
   Event& offloaded = offloaded_[rows.begin];
   offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload qkv", rows),
                           static_cast<uint64_t>(4 * rows.size() * num_cols), {pre_attention},
@@ -260,18 +277,20 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
                               AddRows(copies, device.indexer.weights, host.indexer.weights, rows, indexer.num_heads);
                               return;
                             }
-                            const DeltaNet& d = config.delta_net;
-                            const DeltaNetRows &from = device.delta_net, &to = host.delta_net;
-                            AddRows(copies, from.q, to.q, rows, d.keys_dim());
-                            AddRows(copies, from.k, to.k, rows, d.keys_dim());
-                            AddRows(copies, from.v, to.v, rows, d.values_dim());
-                            AddRows(copies, from.beta, to.beta, rows, d.num_value_heads);
-                            AddRows(copies, from.decay, to.decay, rows, d.num_value_heads);
+                            const Recurrent& r = config.recurrent;
+                            const RecurrentRows &from = device.recurrent, &to = host.recurrent;
+                            AddRows(copies, from.v, to.v, rows, r.values_dim());
+                            if (!r.convolves_keys()) return;
+                            AddRows(copies, from.q, to.q, rows, r.keys_dim());
+                            AddRows(copies, from.k, to.k, rows, r.keys_dim());
+                            AddRows(copies, from.beta, to.beta, rows, r.beta_cols());
+                            AddRows(copies, from.decay, to.decay, rows, r.decay_cols());
                           });
   return offloaded;
 }
 
 Event PassAttention::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
+  if (!args_.config.has_mixer(layer_idx)) return {};
   return tasks_.Issue(args_.host, tasks_.LabelOf("attention", rows, layer_idx),
                       args_.cost.AttentionCore(layer_idx, ContextOf(rows, layer_idx)), {offloaded},
                       [=, this](Operations& operations) {
@@ -282,17 +301,19 @@ Event PassAttention::HostAttention(RowRange rows, int64_t layer_idx, const Event
 }
 
 Event PassAttention::LoadAttended(RowRange rows, int64_t layer_idx, const Event& attended) {
+  if (!args_.config.has_mixer(layer_idx)) return {};
   const bool is_recurrent = args_.config.is_recurrent(layer_idx);
-  const int64_t dim = is_recurrent ? args_.config.delta_net.values_dim() : args_.config.attended_dim();
+  const int64_t dim = is_recurrent ? args_.config.recurrent.values_dim() : args_.config.attended_dim();
   return tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load hidden", rows),
                      static_cast<uint64_t>(4 * rows.size() * dim), {attended},
                      [=](Activations& host, Activations& device, ByteCopies& copies) {
-                       is_recurrent ? AddRows(copies, host.delta_net.out, device.delta_net.out, rows, dim)
+                       is_recurrent ? AddRows(copies, host.recurrent.out, device.recurrent.out, rows, dim)
                                     : AddRows(copies, host.attended, device.attended, rows, dim);
                      });
 }
 
 Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
+  if (!args_.config.has_mixer(layer_idx)) return SkipMixer(rows, layer_idx);
   const bool has_cross = args_.config.has_cross_attention(layer_idx);
   const Event added =
       tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),

@@ -71,8 +71,12 @@ class PassAttention {
   ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const {
     return penstock::ContextOf(args_.config, args_.batch, rows, layer_idx);
   }
-  // Returns the events that the first operation of a layer waits for.
+  // Returns the events that the first operation of a layer waits for. PendingInput() returns those of rows whose input
+  // is not yet on the device.
   Events BeforeLayer(RowRange rows) const;
+  Events PendingInput(RowRange rows) const;
+  // Makes the FFN of a layer without attention wait for the rows' input.
+  Event SkipMixer(RowRange rows, int64_t layer_idx);
   Event AttendByHeads(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
   // A recurrent layer beside a device that does not hold its states: they change on the host.
   Event AdvanceOnHost(RowRange rows, int64_t layer_idx);

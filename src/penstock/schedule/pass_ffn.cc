@@ -327,7 +327,7 @@ Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
 }
 
 Event PassFfn::Dense(RowRange rows, int64_t layer_idx) {
-  if (rows.size() == 0) return {};
+  if (rows.size() == 0 || !args_.config.has_ffn(layer_idx)) return {};
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("dense ffn", rows, layer_idx), args_.cost.DenseFfn(rows.size()),
                       {}, [=](Operations& operations) { operations.DenseFfn(rows, layer_idx); });
 }

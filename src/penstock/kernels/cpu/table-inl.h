@@ -2,13 +2,13 @@
 #pragma once
 
 #include "penstock/kernels/cpu/attention-inl.h"
-#include "penstock/kernels/cpu/delta_net-inl.h"
 #include "penstock/kernels/cpu/exp-inl.h"
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/indexer-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
+#include "penstock/kernels/cpu/recurrent-inl.h"
 #include "penstock/kernels/cpu/router-inl.h"
 #include "penstock/kernels/cpu/rows-inl.h"
 #include "penstock/kernels/cpu/softmax-inl.h"
@@ -62,8 +62,9 @@ constexpr KernelTable MakeTable() {
           .gather_kv = GatherKv,
           .combine = Combine<V>,
           .short_conv = ShortConv<V>,
-          .delta_gates = DeltaGates<V>,
-          .delta_rule = DeltaRule<V>,
+          .recurrent_gates = RecurrentGates<V>,
+          .state_rule = StateRule<V>,
+          .selective_scan = SelectiveScan<V>,
           .scale_by_sigmoid = ScaleBySigmoid<V>,
           .exp = ExpOf<V>,
           .soft_cap = SoftCap<V>,

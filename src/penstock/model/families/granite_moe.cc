@@ -1,5 +1,6 @@
 // Granite-MoE (IBM 2024): scaled embeddings, residuals and logits. Some models have a shared FFN beside the experts.
-// The newest have windows, attention sinks and layers with another RoPE or none.
+// The newest have windows, attention sinks and layers with another RoPE or none. Granite 4 hybrid models (2025) have
+// Mamba-2 in most layers, and attention without positions in the others.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -15,6 +16,28 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.gate_proj.weight", "shared_mlp.input_linear.weight"},
     {"mlp.shared_expert.up_proj.weight", "shared_mlp.input_linear.weight"},
     {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
+};
+
+constexpr StoredName kHybridNames[] = {
+    {"mlp.gate.weight", "block_sparse_moe.router.layer.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.input_linear.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.input_linear.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.output_linear.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "shared_mlp.input_linear.weight"},
+    {"mlp.shared_expert.up_proj.weight", "shared_mlp.input_linear.weight"},
+    {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
+    {"linear_attn.gate_proj.weight", "mamba.in_proj.weight"},
+    {"linear_attn.v_proj.weight", "mamba.in_proj.weight"},
+    {"linear_attn.k_proj.weight", "mamba.in_proj.weight"},
+    {"linear_attn.q_proj.weight", "mamba.in_proj.weight"},
+    {"linear_attn.decay_proj.weight", "mamba.in_proj.weight"},
+    {.name = "linear_attn.conv.weight", .stored = "mamba.conv1d.weight", .is_transposed = true},
+    {"linear_attn.conv.bias", "mamba.conv1d.bias"},
+    {"linear_attn.decay_bias", "mamba.dt_bias"},
+    {"linear_attn.decay_log", "mamba.A_log"},
+    {"linear_attn.skip", "mamba.D"},
+    {"linear_attn.norm.weight", "mamba.norm.weight"},
+    {"linear_attn.o_proj.weight", "mamba.out_proj.weight"},
 };
 
 constexpr StoredName kSwaNames[] = {
@@ -60,6 +83,33 @@ void ReadWindowedConfig(ConfigReader& reader, ModelConfig& config) {
   ReadLayerTypes(reader, config);
 }
 
+void ReadHybridConfig(ConfigReader& reader, ModelConfig& config) {
+  ReadConfig(reader, config);
+  config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 1024, 1, kMaxModelDim);
+  const int64_t num_heads = reader.IntOr("mamba_n_heads", 128, 1, kMaxHeads);
+  const int64_t values_dim = reader.IntOr("mamba_expand", 2, 1, 64) * config.model_dim;
+  const json::value* head_dim = reader.Find("mamba_d_head");
+  const bool is_auto = head_dim == nullptr || *head_dim == json::value("auto");
+  config.recurrent = {.num_key_heads = reader.IntOr("mamba_n_groups", 1, 1, kMaxHeads),
+                      .num_value_heads = num_heads,
+                      .key_dim = reader.IntOr("mamba_d_state", 256, 1, kMaxHeadDim),
+                      .value_dim = is_auto ? values_dim / num_heads : reader.Int("mamba_d_head", 1, kMaxModelDim),
+                      .conv_width = reader.IntOr("mamba_d_conv", 4, 2, 16),
+                      .kind = RecurrentKind::kMamba2,
+                      .conv_bias = reader.BoolOr("mamba_conv_bias", true)};
+  if (config.recurrent.values_dim() != values_dim) {
+    reader.FailRelation(fmt::format("{} Mamba heads of {} dims: expected {} in total", num_heads,
+                                    config.recurrent.value_dim, values_dim));
+  }
+  if (reader.BoolOr("mamba_proj_bias", false)) reader.Fail("mamba_proj_bias", "false", "true");
+  constexpr LayerName kNames[] = {{"linear_attention", 1}, {"full_attention", 0}, {"mamba", 1}, {"attention", 0}};
+  const std::vector<int> kinds = ReadLayerNames(reader, "layer_types", kNames, config.num_layers);
+  config.layer_is_recurrent.assign(kinds.begin(), kinds.end());
+  if (kinds.empty()) config.layer_is_recurrent.assign(config.num_layers, true);
+  const std::string positions = reader.StringOr("position_embedding_type", "none");
+  if (positions != "rope") config.layer_rope.assign(config.num_layers, kNoRope);
+}
+
 }  // namespace
 
 const Family kGraniteMoe = {
@@ -78,6 +128,14 @@ const Family kGraniteMoeShared = {
     .stored_names = kStoredNames,
     .gguf = {.architecture = "granitemoe", .has_shared_ffn = true, .stored_names = kGgufNames},
     .read_config = ReadSharedConfig,
+};
+
+const Family kGraniteMoeHybrid = {
+    .name = "granitemoehybrid",
+    .architecture = "GraniteMoeHybridForCausalLM",
+    .default_norm_eps = 1e-6,
+    .stored_names = kHybridNames,
+    .read_config = ReadHybridConfig,
 };
 
 const Family kGraniteMoeSwa = {

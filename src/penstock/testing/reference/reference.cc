@@ -395,13 +395,12 @@ void ShortConv(const ShortConvArgs& args) {
     std::vector<float> inputs;  // those of the state, then the rows'
     for (int64_t i = 0; i + 1 < args.width; ++i) inputs.push_back(args.state[i * args.state_stride + channel]);
     for (int64_t row = 0; row < args.num_rows; ++row) {
-      float& x = args.x[row * args.x_stride + channel];
-      inputs.push_back(x);
-      double sum = 0;
+      inputs.push_back(args.x[row * args.x_stride + channel]);
+      double sum = args.bias == nullptr ? 0 : args.bias[channel];
       for (int64_t i = 0; i < args.width; ++i) {
         sum += static_cast<double>(args.weight[i * args.weight_stride + channel]) * inputs[row + i];
       }
-      x = static_cast<float>(sum * SigmoidOf(sum));
+      args.out[row * args.out_stride + channel] = static_cast<float>(args.has_silu ? sum * SigmoidOf(sum) : sum);
     }
     for (int64_t i = 0; i + 1 < args.width; ++i) {
       args.state[i * args.state_stride + channel] = inputs[args.num_rows + i];
@@ -409,30 +408,54 @@ void ShortConv(const ShortConvArgs& args) {
   }
 }
 
-void DeltaGates(const DeltaGatesArgs& args) {
-  for (int64_t head = 0; head < args.num_heads; ++head) {
-    const double step = std::log1p(std::exp(static_cast<double>(args.decay[head]) + args.decay_bias[head]));
-    args.decay[head] = static_cast<float>(std::exp(-std::exp(static_cast<double>(args.decay_log[head])) * step));
-    args.beta[head] = static_cast<float>(SigmoidOf(args.beta[head]));
+void RecurrentGates(const RecurrentGatesArgs& args) {
+  for (int64_t i = 0; i < args.num_decays; ++i) {
+    const double step = std::log1p(std::exp(static_cast<double>(args.decay[i]) + args.decay_bias[i]));
+    const double log = args.decay_log == nullptr ? 0 : args.decay_log[i / args.decays_of_log];
+    args.decay[i] = static_cast<float>(args.decay_log == nullptr ? step : std::exp(-std::exp(log) * step));
+    if (args.beta_is_step) args.beta[i] = static_cast<float>(step);
   }
+  if (args.beta_is_step) return;
+  for (int64_t i = 0; i < args.num_betas; ++i) args.beta[i] = static_cast<float>(SigmoidOf(args.beta[i]));
 }
 
-void DeltaRule(const DeltaRuleArgs& args) {
+void StateRule(const StateRuleArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
     const float* k = args.k + row * args.k_stride;
     const float* q = args.q + row * args.k_stride;
-    const double decay = args.decay[row * args.gate_stride], beta = args.beta[row * args.gate_stride];
+    const auto decay = [&](int64_t dim) -> double {
+      return args.decay[row * args.decay_stride + (args.decays_dims ? dim : 0)];
+    };
+    const double beta = args.beta[row * args.beta_stride];
     for (int64_t col = 0; col < args.value_dim; ++col) {
-      double predicted = 0, out = 0;
-      for (int64_t dim = 0; dim < args.key_dim; ++dim)
-        predicted += decay * args.state[dim * args.value_dim + col] * k[dim];
-      const double delta = (args.v[row * args.v_stride + col] - predicted) * beta;
+      const double v = args.v[row * args.v_stride + col];
+      double predicted = 0, out = args.has_delta ? 0 : args.skip * v;
+      for (int64_t dim = 0; dim < args.key_dim; ++dim) {
+        predicted += decay(dim) * args.state[dim * args.value_dim + col] * k[dim];
+      }
+      const double delta = (args.has_delta ? v - predicted : v) * beta;
       for (int64_t dim = 0; dim < args.key_dim; ++dim) {
         float& s = args.state[dim * args.value_dim + col];
-        s = static_cast<float>(decay * s + k[dim] * delta);
+        s = static_cast<float>(decay(dim) * s + k[dim] * delta);
         out += static_cast<double>(s) * q[dim];
       }
       args.out[row * args.out_stride + col] = static_cast<float>(out);
+    }
+  }
+}
+
+void SelectiveScan(const SelectiveScanArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    for (int64_t col = 0; col < args.value_dim; ++col) {
+      const double v = args.v[row * args.v_stride + col], step = args.step[row * args.v_stride + col];
+      double out = args.skip[col] * v;
+      for (int64_t dim = 0; dim < args.key_dim; ++dim) {
+        float& s = args.state[dim * args.value_dim + col];
+        const double rate = std::exp(static_cast<double>(args.decay_log[dim * args.log_stride + col]));
+        s = static_cast<float>(std::exp(-rate * step) * s + args.k[row * args.k_stride + dim] * step * v);
+        out += static_cast<double>(s) * args.q[row * args.k_stride + dim];
+      }
+      args.out[row * args.v_stride + col] = static_cast<float>(out);
     }
   }
 }
