@@ -118,7 +118,7 @@ TEST(ModelConfigTest, ReadsOlmoeAndLayersWithoutExperts) {
 }
 
 TEST(ModelConfigTest, ReadsIndexers) {
-  const auto deepseek = FromFile("data/configs/deepseek-v3.2-exp.json");
+  const auto deepseek = FromFile("data/configs/deepseek-v3.2.json");
   ASSERT_TRUE(deepseek.ok()) << Message(deepseek.status());
   EXPECT_EQ(deepseek->family, &kDeepseekV32);
   EXPECT_EQ(deepseek->coded.kind, CodedWeights::Kind::kFp8);
@@ -307,7 +307,7 @@ std::string GemmaWith(std::string_view fields) {
   return std::string(json::serialize(config));
 }
 
-// The config is assembled from the published dims. Its weights add up to the published 25.2 billion.
+// The weights add up to the published 25.2 billion.
 TEST(ModelConfigTest, ReadsGemma4) {
   const auto config = FromFile("data/configs/gemma-4-26b-a4b.json");
   ASSERT_TRUE(config.ok()) << Message(config.status());

@@ -63,7 +63,8 @@ TEST_P(PublishedRecurrentTest, HasItsSizes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PublishedRecurrentTest,
-                         testing::Values(Published{"lfm2-8b-a1b", &kLfm2Moe, 8.3, 24, 22, 18, 6, 0.281},
+                         testing::Values(Published{"qwen3.5-35b-a3b", &kQwen35Moe, 34.7, 40, 40, 30, 10, 62.8},
+                                         Published{"lfm2-8b-a1b", &kLfm2Moe, 8.3, 24, 22, 18, 6, 0.281},
                                          Published{"granite-4.0-h-tiny", &kGraniteMoeHybrid, 6.94, 40, 40, 36, 4, 55.5},
                                          Published{"granite-4.0-h-small", &kGraniteMoeHybrid, 32.2, 40, 40, 36, 4,
                                                    147.6},

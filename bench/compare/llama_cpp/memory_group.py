@@ -10,6 +10,8 @@ import pathlib
 import re
 import time
 
+MAP_NORESERVE = 0x4000     # of Linux; the module mmap names it from Python 3.13 on
+
 
 class GroupError(Exception):
     """A group cannot be made; the message says why in one line."""
@@ -132,7 +134,9 @@ def cached_bytes(descriptor):
         return 0
     pages = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE
     resident = (ctypes.c_ubyte * pages)()
-    with mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) as view:
+    # ctypes wants a view that it could write to. Linux must not set memory aside for that: files may be larger than it.
+    flags = mmap.MAP_PRIVATE | MAP_NORESERVE
+    with mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view:
         start = ctypes.c_ubyte.from_buffer(view)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), resident) != 0:

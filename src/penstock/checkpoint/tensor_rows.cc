@@ -32,21 +32,19 @@ bool IsTransposed(const TensorInfo& tensor) { return tensor.places.has_value() &
 int64_t StoredElements(const TensorInfo& tensor) {
   return IsTransposed(tensor) ? tensor.places->stored_rows : RowElements(tensor);
 }
-// A transposed matrix of codes whose scales belong to stored rows (MLA's k_up_proj) is decoded before it is transposed.
-bool IsCodedByRow(const TensorInfo& tensor) { return tensor.as_floats; }
 
-// A transposed matrix is stored as rows of units, one for each output: an element, or 8 codes of four bits.
+// A transposed matrix is stored as rows of units, one for each output: an element, or 8 codes of four bits. If it
+// becomes floats (MLA's k_up_proj), its stored rows are decoded before they are transposed.
 struct Unit {
   int64_t inputs;
   uint64_t bytes;
 };
 Unit UnitOf(const TensorInfo& tensor) {
   const bool is_int4 = tensor.scales.has_value() && tensor.scales->format == WeightFormat::kQ4_0;
-  if (is_int4 && !IsCodedByRow(tensor)) return {8, 4};
-  return {1, SizeOf(tensor.dtype)};
+  return is_int4 && !tensor.as_floats ? Unit{8, 4} : Unit{1, SizeOf(tensor.dtype)};
 }
 uint64_t StoredRowBytes(const TensorInfo& tensor) {
-  if (!IsTransposed(tensor) || IsCodedByRow(tensor)) return BytesOf(tensor, StoredElements(tensor));
+  if (!IsTransposed(tensor) || tensor.as_floats) return BytesOf(tensor, StoredElements(tensor));
   return static_cast<uint64_t>(StoredElements(tensor)) * UnitOf(tensor).bytes;
 }
 // Returns the number of stored rows of a transposed matrix.
@@ -111,7 +109,7 @@ void ReadScaleRow(const TensorInfo& tensor, const std::byte* all, int64_t stored
 void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::byte* all_scales, int64_t stored_row,
                   std::byte* target) {
   const Scales& scales = *tensor.scales;
-  const int64_t elements = IsCodedByRow(tensor) ? StoredElements(tensor) : RowElements(tensor);
+  const int64_t elements = tensor.as_floats ? StoredElements(tensor) : RowElements(tensor);
   const std::span<const std::byte> own(codes, BytesOf(tensor, elements));
   const int64_t group = scales.group(elements);
   const auto num_groups = static_cast<size_t>((elements + group - 1) / group);
@@ -213,16 +211,15 @@ uint64_t PackedStoreBytes(const TensorInfo& tensor, WeightFormat format) {
 
 void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target) {
   if (!tensor.places.has_value()) return GatherOfMatrix(tensor, stored, first, count, target);
-  const uint64_t begin = static_cast<uint64_t>(FirstStoredRow(tensor, first)) * StoredRowBytes(tensor);
-  GatherOfMatrix(tensor, stored + begin, first % MatrixRows(tensor), count, target);
+  stored += static_cast<uint64_t>(FirstStoredRow(tensor, first)) * StoredRowBytes(tensor);
+  GatherOfMatrix(tensor, stored, first % MatrixRows(tensor), count, target);
 }
 
 absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t first, int64_t count,
                       std::span<std::byte> target) {
   PENSTOCK_CHECK(target.size() == static_cast<uint64_t>(count) * RowBytes(tensor));
-  if (tensor.as_floats) {
-    return ReadRowsAsFloats(files, tensor, first, count, reinterpret_cast<float*>(target.data()));
-  }
+  auto* const floats = reinterpret_cast<float*>(target.data());
+  if (tensor.as_floats) return ReadRowsAsFloats(files, tensor, first, count, floats);
   const OpenedFile& file = files[tensor.file_idx];
   const uint64_t row_bytes = StoredRowBytes(tensor);
   if (!tensor.places.has_value()) {

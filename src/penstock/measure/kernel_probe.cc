@@ -92,6 +92,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   ModelConfig config = FewerLayers(probe.config, 1);
   config.encoder = {};
   config.layer_has_experts = {true};
+  config.layer_has_ffn = {};
   if (probe.config.num_moe_layers() == 0) config.expert_dim = config.dense_ffn_dim;
   config.num_topk = 1;
   config.num_experts = 1;
@@ -154,14 +155,28 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   return rates;
 }
 
-// Attends layer after layer, as passes do: first for sequences that decode, then for some that prefill.
-absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
-  Memory& memory = probe.processor.memory;
-  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMaxProbedLayers));
+// Returns a config of layers with attention alone, as the model's first one has it. All see all positions.
+ModelConfig WithAttentionOnly(const ModelConfig& whole) {
+  int64_t first = 0;
+  while (first + 1 < whole.num_layers && (whole.is_recurrent(first) || !whole.has_mixer(first))) ++first;
+  const LayerHeads heads = whole.heads_of(first);
+  ModelConfig config = FewerLayers(whole, std::clamp<int64_t>(whole.num_kv_layers(), 1, kMaxProbedLayers));
   config.encoder = {};  // attention takes as long for the same rows and positions
+  config.layer_is_recurrent = {};
+  config.layer_has_mixer = {};
+  config.layer_heads = {};
+  config.num_kv_heads = heads.num_kv_heads;
+  config.head_dim = heads.head_dim;
   config.sliding_window = 0;
   config.attention_sinks = false;
   config.indexer.num_topk = std::max(config.indexer.num_topk, kContext);  // scores are not part of these rates
+  return config;
+}
+
+// Attends layer after layer, as passes do: first for sequences that decode, then for some that prefill.
+absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
+  Memory& memory = probe.processor.memory;
+  const ModelConfig config = WithAttentionOnly(probe.config);
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
   const int64_t num_sequences =
       std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / sequence_bytes), 1, kMaxSequences);

@@ -9,8 +9,7 @@ namespace penstock {
 std::string ReplaceIdx(std::string_view pattern, std::string_view placeholder, int64_t idx) {
   std::string name(pattern);
   const size_t pos = name.find(placeholder);
-  if (pos != std::string::npos) name.replace(pos, placeholder.size(), std::to_string(idx));
-  return name;
+  return pos == std::string::npos ? name : name.replace(pos, placeholder.size(), std::to_string(idx));
 }
 
 namespace {
@@ -101,27 +100,23 @@ class LayerMapper {
     const auto q_proj = [&] { return matrix("linear_attn.q_proj.weight", r.keys_dim(), model_dim); };
     const auto k_proj = [&] { return matrix("linear_attn.k_proj.weight", r.k_cols(), model_dim); };
     const auto v_proj = [&] { return matrix("linear_attn.v_proj.weight", r.values_dim(), model_dim); };
-    const auto gate_proj = [&](int64_t inner_dim) {
-      return matrix("linear_attn.gate_proj.weight", r.values_dim(), inner_dim);
+    const auto gate_proj = [&](int64_t dim) { return matrix("linear_attn.gate_proj.weight", r.values_dim(), dim); };
+    const auto decay_proj = [&](int64_t dim) { return matrix("linear_attn.decay_proj.weight", r.decay_cols(), dim); };
+    const auto map_qkv = [&] {
+      layer.q_proj = q_proj();
+      layer.k_proj = k_proj();
+      layer.v_proj = v_proj();
     };
-    const auto decay_proj = [&](int64_t inner_dim) {
-      return matrix("linear_attn.decay_proj.weight", r.decay_cols(), inner_dim);
-    };
-    const auto beta_proj = [&] { return matrix("linear_attn.beta_proj.weight", r.num_value_heads, model_dim); };
     switch (r.kind) {
       case RecurrentKind::kDeltaNet:
-        layer.q_proj = q_proj();
-        layer.k_proj = k_proj();
-        layer.v_proj = v_proj();
+        map_qkv();
         layer.gate_proj = gate_proj(model_dim);
-        layer.beta_proj = beta_proj();
+        layer.beta_proj = matrix("linear_attn.beta_proj.weight", r.num_value_heads, model_dim);
         layer.decay_proj = decay_proj(model_dim);
         break;
       case RecurrentKind::kKimiDelta:
-        layer.q_proj = q_proj();
-        layer.k_proj = k_proj();
-        layer.v_proj = v_proj();
-        layer.beta_proj = beta_proj();
+        map_qkv();
+        layer.beta_proj = matrix("linear_attn.beta_proj.weight", r.num_value_heads, model_dim);
         layer.gate_a_proj = matrix("linear_attn.gate_a_proj.weight", r.rank, model_dim);
         layer.gate_proj = gate_proj(r.rank);
         layer.decay_a_proj = matrix("linear_attn.decay_a_proj.weight", r.rank, model_dim);

@@ -72,6 +72,7 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   // The layers with experts are spread evenly.
   for (int64_t i = 0; i < num_layers; ++i) {
     fewer.layer_has_experts.push_back((i + 1) * num_kept / num_layers > i * num_kept / num_layers);
+    if (fewer.layer_has_experts.back() && !fewer.layer_has_ffn.empty()) fewer.layer_has_ffn[i] = true;
   }
   return fewer;
 }

@@ -1,0 +1,38 @@
+// Proves that kernels are measured for models of every kind: with recurrent layers, layers without attention or FFN,
+// layers with heads of their own, an indexer, and an encoder.
+#include <gmock/gmock.h>
+
+#include "penstock/measure/probe.h"
+
+namespace penstock {
+namespace {
+
+class KernelProbeTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
+  const std::string config = std::string(PENSTOCK_GOLDEN_DIR) + "/" + GetParam() + "/config.json";
+  const auto model = DescribedModel::FromConfig(config, "int8");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto hardware = Probe({.options = {.device = "cpu", .threads = 1},
+                               .model = &*model,
+                               .disk_dir = "",
+                               .seconds = 0.2,
+                               .max_bytes = 256 << 20});
+  ASSERT_TRUE(hardware.ok()) << hardware.status();
+  const Processor& cpu = hardware->processors.front();
+  ASSERT_FALSE(cpu.attention.empty());
+  EXPECT_GT(cpu.attention.front().bytes_per_s, 0);
+  EXPECT_GT(cpu.attention.front().ops_per_s, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, KernelProbeTest,
+                         testing::Values("mixtral-tiny", "qwen35moe-tiny", "nemotronh-tiny", "gemma4-tiny",
+                                         "deepseek32-tiny", "switch-tiny"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace penstock
