@@ -43,7 +43,11 @@ def flag_rows():
     yield "L1", "model twice", lambda box: box.run(["inspect", "--model", "a", "--model", "b"], code=2, match="model")
     for command in MODEL_COMMANDS:
         other = {"run": ["--input", "x"], "perplexity": ["--text", "x"]}.get(command, [])
-        yield "L1", f"{command} without --model", usage([command, *other], "--model is required")
+        missing = "give --model DIR or --config FILE" if command == "inspect" else "--model is required"
+        yield "L1", f"{command} without --model", usage([command, *other], missing)
+    yield "L1", "model and config", usage(["inspect", "--model", "a", "--config", "b"], "give --model DIR or --config FILE")
+    yield "L1", "a config without weights to verify", lambda box: box.run(
+        ["inspect", "--config", box.model().path + "/config.json", "--verify"], code=2, match="--config has no weights")
     yield "L1", "misspelt --model", usage(["inspect", "--modle", "x"], "unknown argument '--modle'; did you mean --model")
     yield "L1", "conflict", generating("--prompt-file", "x", code=2, match="prompt")
     yield "L1", "no prompt", lambda box: box.run(["generate", "--model", box.model().path], code=2, match="--prompt")

@@ -365,7 +365,7 @@ def folder_rows():
     yield "X8", "no such folder", lambda box: box.run(["inspect", "--model", box.path("none")], code=3, match="No such file")
     yield "X8", "a file", lambda box: box.run(["inspect", "--model", box.file("f", "x")], code=3,
                                               match="found a regular file")
-    yield "X8", "empty", lambda box: box.run(["inspect", "--model", ""], code=2, match="empty")
+    yield "X8", "empty", lambda box: box.run(["inspect", "--model", ""], code=2, match="give --model DIR")
 
 
 def cases():

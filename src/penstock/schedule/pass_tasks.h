@@ -27,9 +27,10 @@ ModelCost::Context CrossContextOf(const RowBatch& batch, RowRange rows);
 enum class CopyDirection : uint8_t { kToDevice, kToHost };
 using ByteCopies = std::vector<ByteCopy>;
 
-// Adds the copy of `dim` elements of each row.
+// Adds the copy of `dim` elements of each row. A buffer that the model does not have has 0.
 template <typename T>
 void AddRows(ByteCopies& copies, std::span<T> from, std::span<T> to, RowRange rows, int64_t dim) {
+  if (dim == 0) return;
   copies.push_back({reinterpret_cast<std::byte*>(to.data() + rows.begin * dim),
                     reinterpret_cast<const std::byte*>(from.data() + rows.begin * dim),
                     static_cast<size_t>(rows.size() * dim) * sizeof(T)});
