@@ -129,6 +129,7 @@ def relation_rows():
              "'packing_format': expected 'auto_round:auto_gptq'"),
             ("compressed in 8 bits", compressed(num_bits=8), "weights: field 'num_bits': expected 4, found 8"),
             ("compressed with zero points", compressed(symmetric=False), "'symmetric': expected true, found false"),
+            ("compressed in another order", compressed(actorder="dynamic"), "'actorder': expected null, 'weight' or 'static'"),
             ("compressed in another form", compressed(form="int-quantized"), "'format': expected 'pack-quantized'"),
             ("compressed without groups", {"quant_method": "compressed-tensors", "format": "pack-quantized"},
              "'config_groups': expected an object with one group, found nothing"),

@@ -15,7 +15,7 @@ using Kind = CodedWeights::Kind;
 constexpr int64_t kBlockInputs = 128;  // of WeightFormat::kFp8
 constexpr int64_t kInt4Inputs = 32;    // of WeightFormat::kQ4_0
 
-// Returns the two numbers of a list, or fails.
+// Reads a block of [rows, 128] weights that share a scale.
 CodedWeights Fp8InBlocks(ConfigReader& config, std::string_view field, std::string_view scale_suffix) {
   const json::value* block = config.Find(field);
   const json::array* sizes = block == nullptr ? nullptr : block->if_array();
@@ -61,9 +61,11 @@ CodedWeights ReadCompressedWeights(ConfigReader& weights, const std::string& for
     if (bits != 4) weights.Fail("num_bits", "4", fmt::format("{}", bits));
     if (strategy == "channel") return {.kind = Kind::kInt4Rows};
     if (strategy != "group") weights.Fail("strategy", "'group' or 'channel'", fmt::format("'{}'", strategy));
-    const json::value* order = weights.Find("actorder");
-    const bool has_order = order != nullptr && order->is_string() && order->get_string() == "group";
-    if (has_order) weights.Fail("actorder", "null or 'weight'", "'group'");
+    // These orders choose codes; others also choose which inputs share a scale.
+    const std::string order = weights.StringOr("actorder", "weight");
+    if (order != "weight" && order != "static") {
+      weights.Fail("actorder", "null, 'weight' or 'static'", fmt::format("'{}'", order));
+    }
     return {.kind = Kind::kInt4Rows, .group = Int4Group(weights)};
   }
   if (bits != 8) weights.Fail("num_bits", "8", fmt::format("{}", bits));

@@ -1,6 +1,7 @@
 #include "penstock/model/layer_fields.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -123,6 +124,17 @@ std::vector<bool> ReadSharedIndexers(ConfigReader& reader, int64_t num_layers) {
 }
 
 }  // namespace
+
+void ReadMla(ConfigReader& reader, ModelConfig& config) {
+  config.mla = {.q_lora_rank = reader.IntOr("q_lora_rank", 0, 0, kMaxModelDim),
+                .kv_lora_rank = reader.Int("kv_lora_rank", 1, kMaxHeadDim),
+                .nope_dim = reader.Int("qk_nope_head_dim", 1, kMaxHeadDim),
+                .rope_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim),
+                .value_dim = reader.Int("v_head_dim", 1, kMaxHeadDim)};
+  config.num_kv_heads = 1;
+  config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
+  config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
+}
 
 void ReadIndexer(ConfigReader& reader, ModelConfig& config, const IndexerDefaults& defaults) {
   config.indexer = {.num_heads = reader.IntOr("index_n_heads", defaults.num_heads, 1, kMaxHeads),

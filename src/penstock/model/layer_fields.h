@@ -57,6 +57,9 @@ struct NoauxDefaults {
 };
 void ReadNoauxRouter(ConfigReader& reader, ModelConfig& config, const NoauxDefaults& defaults = {});
 
+// Reads the dims of MLA, and the KV head and the scale that follow from them.
+void ReadMla(ConfigReader& reader, ModelConfig& config);
+
 // Reads the lightning indexer: the `index_` fields, and which layers share another's choices: `indexer_types`, a list
 // of full and shared, or else `index_topk_pattern`, or else `index_topk_freq` and `index_skip_topk_offset`. REQUIRES:
 // MLA with a q_lora_rank.

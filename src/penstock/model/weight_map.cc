@@ -154,7 +154,7 @@ class Mapper : public TensorSource {
     const std::string_view base = std::string_view(name).substr(0, name.size() - std::min(name.size(), kWeight.size()));
     if (coded.is_int4() && !name.ends_with(kWeight)) return {};
     if (coded.kind == CodedWeights::Kind::kInt4Rows) {
-      return {name + "_packed", name + "_scale", {name + "_shape", name + "_zero_point", name + "_g_idx"}};
+      return {name + "_packed", name + "_scale", {name + "_shape"}};
     }
     if (coded.kind == CodedWeights::Kind::kInt4Columns) {
       return {fmt::format("{}.qweight", base),

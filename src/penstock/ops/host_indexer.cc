@@ -1,6 +1,6 @@
 // HostOperations: layers whose rows attend to positions that an indexer chooses (Indexer in model/model_config.h).
 //
-// Which positions a row sees depends only on the row and on the keys before it, not on the batch or the chunk: each
+// The positions that a row sees depend only on the row and on the keys before it, not on the batch or the chunk: each
 // score is one sum in a fixed order, and ties have a rule. So a prompt gives the same bits however it is cut.
 #include <algorithm>
 #include <numeric>

@@ -1,8 +1,6 @@
 // DeepSeek-V2 (2024), DeepSeek-V3, R1 and Kimi-K2 (2024, 2025): MLA, shared experts, dense first layers, YaRN.
 // Mistral Small 4 (Mistral AI 2026): the same, with softmax scores and a temperature of attention.
 // DeepSeek-V3.2 (2025) and GLM-5 (2026) add the lightning indexer.
-#include <cmath>
-
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -53,14 +51,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_share
       reader.IntOr("n_shared_experts", reader.Has("n_shared_experts") ? 0 : default_shared, 0, 64) * config.expert_dim;
   config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
-  config.mla = {.q_lora_rank = reader.IntOr("q_lora_rank", 0, 0, kMaxModelDim),
-                .kv_lora_rank = reader.Int("kv_lora_rank", 1, kMaxHeadDim),
-                .nope_dim = reader.Int("qk_nope_head_dim", 1, kMaxHeadDim),
-                .rope_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim),
-                .value_dim = reader.Int("v_head_dim", 1, kMaxHeadDim)};
-  config.num_kv_heads = 1;
-  config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
-  config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
+  ReadMla(reader, config);
   ReadDenseFirstLayers(reader, config, default_dense);
   // transformers ignores this field; the models' own code reads it. All published models have 1.
   reader.IntOr("moe_layer_freq", 1, 1, 1);

@@ -1,7 +1,5 @@
 // Kimi Linear (Moonshot 2025): Kimi Delta Attention in most layers, MLA without positions in the others, and experts as
 // in DeepSeek-V3.
-#include <cmath>
-
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -94,14 +92,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   ReadMlpLayerTypes(reader, config);
   ReadNoauxRouter(reader, config, {.scale = 2.446});
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
-  config.mla = {.q_lora_rank = reader.IntOr("q_lora_rank", 0, 0, kMaxModelDim),
-                .kv_lora_rank = reader.Int("kv_lora_rank", 1, kMaxHeadDim),
-                .nope_dim = reader.Int("qk_nope_head_dim", 1, kMaxHeadDim),
-                .rope_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim),
-                .value_dim = reader.Int("v_head_dim", 1, kMaxHeadDim)};
-  config.num_kv_heads = 1;
-  config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
-  config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
+  ReadMla(reader, config);
   const int64_t num_heads = reader.IntOr("linear_num_heads", 32, 1, kMaxHeads);
   const int64_t head_dim = reader.IntOr("linear_head_dim", 128, 1, kMaxHeadDim);
   config.recurrent = {.num_key_heads = num_heads,
