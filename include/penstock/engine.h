@@ -166,8 +166,9 @@ struct EngineOptions {
   // window of 0 turns this off.
   int64_t attention_window = 0;
   int64_t attention_sinks = 4;
-  int64_t prefill_chunk = 0;  // prompt rows per step; 0: as many as the budget allows, at most 256
-  bool decodes = true;        // false: only scores prompts, generates nothing (a hint for schedule auto)
+  int64_t prefill_chunk =
+      0;  // prompt rows per step; 0: as many as the budget allows, at most 256, or 2048 with experts on disk
+  bool decodes = true;  // false: only scores prompts, generates nothing (a hint for schedule auto)
   // Expected tokens of a request's prompt and answer. The KV cache holds this many for each place of the batch.
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};

@@ -114,30 +114,65 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   }
 }
 
-TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
+ModelConfig SmallConfig(int64_t num_experts, int64_t num_topk) {
   ModelConfig config;
   config.num_layers = 4;
   config.model_dim = 256;
   config.num_heads = config.num_kv_heads = 8;
   config.head_dim = 32;
-  config.num_experts = 8;
-  config.num_topk = 2;
+  config.num_experts = num_experts;
+  config.num_topk = num_topk;
   config.expert_dim = 224;
   config.vocab_size = 4096;
   config.layer_has_experts.assign(4, true);
-  PlanInputs in{.config = &config,
-                .row_formats = {},
-                .budget_bytes = 1'000'000'000,
-                .fixed_bytes = 1,
-                .dense_bytes = 1 << 20,
-                .slot_bytes = 350'000,
-                .num_workers = 2,
-                .context_length = 2048};
-  const auto plan = PlanMemory(in);
+  return config;
+}
+
+PlanInputs SmallInputs(const ModelConfig& config, uint64_t slot_bytes) {
+  return {.config = &config,
+          .row_formats = {},
+          .budget_bytes = 1'000'000'000,
+          .fixed_bytes = 1,
+          .dense_bytes = 1 << 20,
+          .slot_bytes = slot_bytes,
+          .num_workers = 2,
+          .context_length = 2048};
+}
+
+TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
+  const ModelConfig config = SmallConfig(8, 2);
+  const auto plan = PlanMemory(SmallInputs(config, 350'000));
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->num_expert_slots, 32);
   EXPECT_EQ(plan->batch_size, 64);
   EXPECT_EQ(plan->prefill_chunk, 256);
+}
+
+TEST(MemoryPlan, StepsThatReadManyExpertsHaveMorePromptRows) {
+  const ModelConfig many = SmallConfig(256, 8), few = SmallConfig(8, 2);
+  PlanInputs in = SmallInputs(many, 2'000'000);
+  EXPECT_EQ(PlanMemory(in)->prefill_chunk, 2048);
+  EXPECT_EQ(PlanMemory(SmallInputs(many, 200'000))->prefill_chunk, 256);  // all stay in memory
+  EXPECT_EQ(PlanMemory(SmallInputs(few, 60'000'000))->prefill_chunk, 256);
+  in.prefill_chunk = 100;
+  EXPECT_EQ(PlanMemory(in)->prefill_chunk, 100);
+  in.prefill_chunk = 0;
+  in.budget_bytes = MinBudget(in) + 1'000'000;
+  EXPECT_LT(PlanMemory(in)->prefill_chunk, 256);  // there is no room
+}
+
+TEST(MemoryPlan, ABatchThatWasAskedForTakesMoreThanHalf) {
+  const ModelConfig config = SmallConfig(256, 8);
+  PlanInputs in = SmallInputs(config, 2'000'000);
+  in.planned_positions = 2048;
+  const MemoryPlan planned = PlanMemory(in).value();
+  EXPECT_GT(planned.expert_bytes, in.budget_bytes * 2 / 5);
+  in.batch_size = 1000;
+  const MemoryPlan asked = PlanMemory(in).value();
+  EXPECT_EQ(asked.batch_size, 1000);
+  EXPECT_GT(asked.kv_bytes, in.budget_bytes * 3 / 4);
+  EXPECT_GT(asked.expert_bytes, in.budget_bytes / 10);
+  EXPECT_GE(asked.prefill_chunk, 256);
 }
 
 }  // namespace

@@ -16,6 +16,10 @@ namespace {
 constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
 constexpr int64_t kMinChunk = 16;
+// When steps read experts from the disk, a step of prompt rows reads nearly all of them, whatever its size. So it gets
+// about this many rows for each expert, within a maximum: 2048 rows for 256 experts of which a token takes 8.
+constexpr int64_t kRowsOfReadExpert = 64;
+constexpr int64_t kMaxDefaultChunk = 2048;
 // Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes the
 // shares of several places while other sequences wait.
 constexpr int64_t kPlannedPositions = 256;
@@ -153,15 +157,23 @@ uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
 struct PassShares {
   uint64_t host_bytes = 0;
   uint64_t device_bytes = 0;
+  uint64_t rows_bytes = 0;  // that all but the KV cache may take on the host, however large the KV cache is
 };
 
+// Returns the most prompt rows of a step, if the caller gives no number.
+int64_t DefaultChunk(const ModelConfig& config, bool reads_experts) {
+  if (!reads_experts || config.num_topk == 0) return kDefaultChunk;
+  return std::clamp(kRowsOfReadExpert * config.num_experts / config.num_topk, kDefaultChunk, kMaxDefaultChunk);
+}
+
 // Returns the largest pass within the shares. Doubles the batch and the chunk in turn.
-PassSize GrowPass(const PlanInputs& in, PassSize size, const PassShares& shares) {
+PassSize GrowPass(const PlanInputs& in, PassSize size, const PassShares& shares, bool reads_experts) {
   const int64_t max_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
-  const int64_t max_chunk = std::max(in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk, in.min_chunk);
+  const int64_t max_chunk =
+      std::max(in.prefill_chunk > 0 ? in.prefill_chunk : DefaultChunk(*in.config, reads_experts), in.min_chunk);
   const auto fits = [&](const PassSize& larger) {
-    return PassBytes(in, larger) <= shares.host_bytes &&
-           (!in.device.has_value() || DevicePassBytes(in, larger) <= shares.device_bytes);
+    const bool fits_host = PassBytes(in, larger) <= shares.host_bytes || PlacesBytes(in, larger) <= shares.rows_bytes;
+    return fits_host && (!in.device.has_value() || DevicePassBytes(in, larger) <= shares.device_bytes);
   };
   for (bool grown = true; grown;) {
     grown = false;
@@ -182,10 +194,11 @@ PassSize GrowPass(const PlanInputs& in, PassSize size, const PassShares& shares)
 }
 
 // Returns the pass's share of the bytes that are left: half of them, or all that the experts do not need if that is
-// more.
-uint64_t PassShare(uint64_t left, int64_t num_experts_beside, uint64_t slot_bytes) {
+// more. A batch size that was asked for takes precedence over experts that stay in memory: its pass may take all but an
+// eighth, with which reading stays ahead.
+uint64_t PassShare(uint64_t left, int64_t num_experts_beside, uint64_t slot_bytes, bool batch_is_given) {
   const uint64_t all_experts = static_cast<uint64_t>(num_experts_beside) * slot_bytes;
-  return std::max(left / 2, left > all_experts ? left - all_experts : 0);
+  return std::max(batch_is_given ? left - left / 8 : left / 2, left > all_experts ? left - all_experts : 0);
 }
 
 // Returns the bytes of the largest KV cache, at most `kv_bytes`, whose part on the device is within `limit`.
@@ -218,7 +231,7 @@ absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& m
   // A batch size that was asked for takes precedence over experts that are pinned on the device.
   const uint64_t left = device.budget_bytes - required;
   return kv_bytes + activation_bytes +
-         (in.batch_size > 0 ? left : PassShare(left, num_experts - num_slots, in.slot_bytes));
+         (in.batch_size > 0 ? left : PassShare(left, num_experts - num_slots, in.slot_bytes, false));
 }
 
 // Returns all experts of this rank.
@@ -316,12 +329,15 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
         in.context_length, FormatBytes(host_kv_min), FormatBytes(activations_min), min_slots, FormatBytes(slots_min),
         FormatBytes(required), required);
   }
+  const uint64_t left = in.budget_bytes - required;
   PassShares shares{.host_bytes = host_kv_min + positions_min + places_min +
-                                  PassShare(in.budget_bytes - required, num_experts - min_slots, in.slot_bytes)};
+                                  PassShare(left, num_experts - min_slots, in.slot_bytes, in.batch_size > 0)};
+  if (in.batch_size > 0) shares.rows_bytes = places_min + left / 8;
   if (in.device.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(shares.device_bytes, DevicePassLimit(in, min, kv_min, num_experts));
   }
-  const PassSize size = GrowPass(in, min, shares);
+  const bool reads_experts = left < static_cast<uint64_t>(num_experts - min_slots) * in.slot_bytes;
+  const PassSize size = GrowPass(in, min, shares, reads_experts);
 
   MemoryPlan plan = PlanOfSize(in, size);
   // With a given batch size, the places may share fewer pages than planned_positions asks for.

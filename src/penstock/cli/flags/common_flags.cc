@@ -91,7 +91,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
   AddFlag(app, "--micro-batch-size", flags.micro_batch_size,
           "sequences that go through a layer together (default: all)")
       .InRange(1, kMaxBatchSize);
-  AddFlag(app, "--prefill-chunk", flags.prefill_chunk, "prompt rows per step (default: up to 256)")
+  AddFlag(app, "--prefill-chunk", flags.prefill_chunk,
+          "prompt rows per step (default: up to 256, or up to 2048 when steps read experts from the disk)")
       .InRange(1, kMaxPrefillChunk);
 }
 
