@@ -57,8 +57,11 @@ Event LayerExperts::UsableAt(const ExpertLease& lease) const {
 std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   const Runtime& runtime = pass_->runtime();
   const auto is_pinned = [&](const ExpertLease& lease) { return store_->is_pinned(lease.key()); };
-  const auto has_arrived = [&](const ExpertLease& lease) { return runtime.Done(UsableAt(lease)); };
-  std::vector<ExpertLease> ready, rest;
+  const auto has_arrived = [&](const ExpertLease& lease) {
+    return runtime.Done(lease.arrived()) &&
+           runtime.Done(pass_->ffn().InputsOf(store_->layouts().expert_idx_of(lease.key())));
+  };
+  std::vector<ExpertLease> ready;
   if (order == Order::kIndex) {
     std::sort(leases_.begin(), leases_.end(),
               [](const ExpertLease& a, const ExpertLease& b) { return a.key() < b.key(); });
@@ -76,13 +79,13 @@ std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   const bool streamed = std::any_of(leases_.begin(), leases_.end(),
                                     [&](const ExpertLease& lease) { return !is_pinned(lease) && has_arrived(lease); });
   size_t num_pinned = 0;
-  for (ExpertLease& lease : leases_) {
+  std::erase_if(leases_, [&](ExpertLease& lease) {
     bool take = has_arrived(lease);
     if (take && !all_arrived && is_pinned(lease)) take = !streamed && num_pinned++ < kPinnedAtOnce;
     if (beside_device && !ready.empty()) take = false;
-    (take ? ready : rest).push_back(std::move(lease));
-  }
-  leases_ = std::move(rest);
+    if (take) ready.push_back(std::move(lease));
+    return take;
+  });
   return ready;
 }
 
