@@ -267,6 +267,25 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return PerplexityCommand(*flags); }};
 }
 
+Command AddQualityCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<QualityFlags>();
+  CLI::App* command =
+      AddCommand(app, "quality", "what quantising costs: how far a model's predictions are from another one's");
+  BeginGroup(*command, "Comparison");
+  AddFlag(*command, "--reference", flags->reference_dir,
+          "the model to compare with, usually the same in a better format; each gets half of --memory")
+      .Required()
+      .TypeName("DIR");
+  AddFlag(*command, "--text", flags->text_file, "file that holds the text; - for standard input")
+      .Required()
+      .TypeName("FILE");
+  AddFlag(*command, "--json", flags->as_json, "print JSON");
+  AddModelFlags(*command, flags->model);
+  AddLogFlags(*command, log);
+  SetExamples(*command, "penstock quality -m demo-hqq3 --reference models/penstock-demo --text book.txt");
+  return {command, [flags] { return QualityCommand(*flags); }};
+}
+
 // The subcommand also takes the flags of penstock bench.
 Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags>& bench_flags) {
   auto flags = std::make_shared<BenchRoutingFlags>();
@@ -517,10 +536,11 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {
-      AddRunCommand(app, log),     AddMergeCommand(app, log),    AddGenerateCommand(app, log),
-      AddServeCommand(app, log),   AddChatCommand(app, log),     AddPackCommand(app, log),
-      AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
+  std::vector<Command> commands = {AddRunCommand(app, log),        AddMergeCommand(app, log),
+                                   AddGenerateCommand(app, log),   AddServeCommand(app, log),
+                                   AddChatCommand(app, log),       AddPackCommand(app, log),
+                                   AddInspectCommand(app, log),    AddTokenizeCommand(app, log),
+                                   AddPerplexityCommand(app, log), AddQualityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddDoctorCommand(app, log));

@@ -139,8 +139,18 @@ struct PerplexityFlags {
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
 
+// penstock quality: measure how far a model's predictions are from those of another one, its reference.
+struct QualityFlags {
+  ModelFlags model;
+  std::string reference_dir;
+  std::string text_file;
+  bool as_json = false;
+};
+absl::StatusOr<int> QualityCommand(const QualityFlags& flags);
+inline constexpr int64_t kQualityWindow = 512;  // default of its --context-length
+
 inline constexpr int64_t kBenchPrefillChunk = 256;    // default of bench and bench routing
-inline constexpr uint64_t kMaxTextBytes = 64 * kMiB;  // a text that a model reads: perplexity, bench routing
+inline constexpr uint64_t kMaxTextBytes = 64 * kMiB;  // a text that models read
 
 // penstock bench: measure tokens per second of a model on random tokens.
 struct BenchFlags {
