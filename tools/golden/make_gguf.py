@@ -266,7 +266,8 @@ def add_parameters(writer, config, arch, options):
     if arch in MLA:
         rope_dim, nope, rank = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["kv_lora_rank"]
         if options.get("old_mla"):
-            writer.add_head_count_kv(heads)
+            if arch != "KIMI_LINEAR":
+                writer.add_head_count_kv(heads)
             writer.add_key_length(nope + rope_dim)
             writer.add_value_length(config["v_head_dim"])
         else:
