@@ -6,6 +6,8 @@
 
 #include <gmock/gmock.h>
 
+#include "penstock/base/file.h"
+#include "penstock/base/status.h"
 #include "penstock/pack.h"
 #include "penstock/plan/loaded_model.h"
 #include "tests/choices.h"
@@ -85,6 +87,32 @@ TEST_P(GgufModelTest, PackedGivesTheSameBits) {
     EXPECT_EQ(packed->Logits(golden.prompt(i)).value(), expected->Logits(golden.prompt(i)).value()) << i;
   }
   std::filesystem::remove_all(folder);
+}
+
+// What Gemma 4's file says in a way of its own is refused where it lacks or differs.
+TEST(BadGgufModelTest, Gemma4IsRefusedByName) {
+  const std::string good = ReadFile(Golden("gemma4-tiny").dir() + "/gguf/gemma4-tiny.gguf", 1 << 24).value();
+  const std::string path = fmt::format("{}/bad-{}.gguf", testing::TempDir(), ::getpid());
+  const auto message = [&](std::string_view from, std::string_view to) {
+    std::string bad = good;
+    EXPECT_EQ(from.size(), to.size());
+    const size_t place = bad.find(from);
+    EXPECT_NE(place, std::string::npos) << from;
+    EXPECT_TRUE(WriteFile(path, bad.replace(place, from.size(), to)).ok());
+    return Message(LoadModel(path).status());
+  };
+  EXPECT_THAT(message("rope_freqs.weight", "rope_freqz.weight"),
+              testing::HasSubstr("tensor 'rope_freqs.weight' is missing"));
+  EXPECT_THAT(message("attention.key_length_swa", "attention.key_length_swx"),
+              testing::HasSubstr("key 'gemma4.attention.key_length_swa' is missing"));
+  EXPECT_THAT(message("attention.sliding_window_pattern", "attention.sliding_window_patterx"),
+              testing::HasSubstr("key 'gemma4.attention.sliding_window_pattern' is missing"));
+  EXPECT_THAT(message("gemma4.expert_count", "gemma4.expert_cound"), testing::HasSubstr("gemma4.expert_count"));
+  const float slow = 1e30f, other = 2;
+  const std::string_view as_bytes(reinterpret_cast<const char*>(&slow), 4),
+      changed(reinterpret_cast<const char*>(&other), 4);
+  EXPECT_THAT(message(as_bytes, changed), testing::HasSubstr("tensor 'rope_freqs.weight': expected ones"));
+  std::filesystem::remove(path);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, GgufModelTest, testing::ValuesIn(VariantsWithGguf()), GoldenName);
