@@ -89,7 +89,7 @@ TEST_P(GgufModelTest, PackedGivesTheSameBits) {
   std::filesystem::remove_all(folder);
 }
 
-// What Gemma 4's file says in a way of its own is refused where it lacks or differs.
+// A file of Gemma 4 that lacks something, or has other factors of RoPE, is refused by name.
 TEST(BadGgufModelTest, Gemma4IsRefusedByName) {
   const std::string good = ReadFile(Golden("gemma4-tiny").dir() + "/gguf/gemma4-tiny.gguf", 1 << 24).value();
   const std::string path = fmt::format("{}/bad-{}.gguf", testing::TempDir(), ::getpid());
