@@ -16,7 +16,7 @@ import torch
 # The GGUF type of a weight, by its name in Hugging Face's folders: the first matching pattern counts. Other weights
 # stay f32.
 GGUF_TYPES = {
-    "q8_0": [(r"proj\.weight|w[123]\.weight|lm_head|embed_tokens", "Q8_0")],
+    "q8_0": [(r"proj(\.weight)?$|w[123]\.weight|put_linear\.weight|lm_head|embed_tokens", "Q8_0")],
     "q4_0": [(r"v_proj|embed_tokens|lm_head", "Q8_0"), (r"proj\.weight|w[123]\.weight", "Q4_0")],
     "q5": [(r"embed_tokens|lm_head|v_proj", "Q8_0"), (r"w1|q_proj", "Q5_0"), (r"w2|k_proj", "Q5_1"), (r"w3|o_proj", "Q4_1")],
     "k": [(r"embed_tokens|lm_head|down_proj|v_proj", "Q6_K"), (r"up_proj|k_proj", "Q5_K"),

@@ -11,6 +11,7 @@ stacked; what a family fuses is taken apart; MLA's kv_b becomes k_b, transposed,
 """
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -18,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import gguf
+import gguf_families
 import numpy as np
 import safetensors.torch
 import torch
@@ -34,7 +36,8 @@ WHOLE = {
     "llama4-tiny": {}, "qwen3vl-tiny": {}, "glm4v-tiny": {},
     "deepseek32-tiny": {}, "glm5-odd": {},
     "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {}, "qwen3next-tiny": {},
-    "qwen35moe-tiny": {},
+    "qwen35moe-tiny": {}, "gemma4-tiny": {}, "lfm2moe-tiny": {}, "granite4h-tiny": {}, "granite4h-odd": {},
+    "nemotronh-tiny": {}, "nemotronh-odd": {}, "kimilinear-tiny": {}, "jamba-tiny": {}, "jamba-odd": {}, "mistral4-tiny": {},
 }
 ARCHITECTURES = {
     "MixtralForCausalLM": "LLAMA", "Qwen2MoeForCausalLM": "QWEN2MOE", "Qwen3MoeForCausalLM": "QWEN3MOE",
@@ -48,14 +51,17 @@ ARCHITECTURES = {
     "Llama4ForCausalLM": "LLAMA4", "Qwen3VLMoeForConditionalGeneration": "QWEN3VLMOE",
     "Glm4vMoeForConditionalGeneration": "GLM4_MOE",
     "DeepseekV32ForCausalLM": "DEEPSEEK32", "GlmMoeDsaForCausalLM": "GLM_DSA",
+    "Gemma4ForCausalLM": "GEMMA4", "Lfm2MoeForCausalLM": "LFM2MOE", "GraniteMoeHybridForCausalLM": "GRANITE_HYBRID",
+    "NemotronHForCausalLM": "NEMOTRON_H_MOE", "KimiLinearForCausalLM": "KIMI_LINEAR", "JambaForCausalLM": "JAMBA",
+    "Mistral4ForCausalLM": "MISTRAL4",
 }
 # Architectures that the package does not have yet: the name in files, and an architecture with the same tensors.
 NEWER = {"HY_V3": ("hy_v3", "DOTS1"), "MELLUM": ("mellum", "QWEN3MOE"), "GRANITE_SWA": ("granite_swa", "GRANITE_MOE"),
          "DEEPSEEK32": ("deepseek32", "GLM_DSA")}
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
 HYBRIDS = ("QWEN3NEXT", "QWEN35MOE")
-MLA = ("DEEPSEEK2", "DEEPSEEK32", "GLM_DSA")
-PAIRED = ("LLAMA", "GRANITE_MOE", "GRANITE_SWA", "ARCTIC")
+MLA = ("DEEPSEEK2", "DEEPSEEK32", "GLM_DSA", "MISTRAL4", "KIMI_LINEAR")
+PAIRED = ("LLAMA", "GRANITE_MOE", "GRANITE_SWA", "GRANITE_HYBRID", "NEMOTRON_H_MOE", "ARCTIC")
 
 
 def name_in_files(arch):
@@ -71,6 +77,10 @@ def first(config, *names, default=None):
         if value is not None:
             return value
     return default
+
+
+def count_layers(config):
+    return first(config, "num_hidden_layers", "n_layers") or len(config["layers_block_type"])
 
 
 def pair(rows, num_heads):
@@ -117,7 +127,7 @@ def take_experts(tensors, config, arch, layer, old_experts):
                 "ffn_gate_inp.weight": tensors.pop(root + "block_sparse_moe.router.weight"),
                 "ffn_up_shexp.weight": tensors.pop(root + "shared_mlp.input_linear.weight"),
                 "ffn_down_shexp.weight": tensors.pop(root + "shared_mlp.output_linear.weight")}
-    if arch == "GRANITE_MOE":
+    if arch in ("GRANITE_MOE", "GRANITE_HYBRID"):
         both = tensors.pop(root + "block_sparse_moe.input_linear.weight")
         taken = {"ffn_gate_exps.weight": both[:, :both.shape[1] // 2], "ffn_up_exps.weight": both[:, both.shape[1] // 2:],
                  "ffn_down_exps.weight": tensors.pop(root + "block_sparse_moe.output_linear.weight")}
@@ -128,9 +138,11 @@ def take_experts(tensors, config, arch, layer, old_experts):
                       "ffn_down_shexp.weight": tensors.pop(root + "shared_mlp.output_linear.weight")}
         return taken
     for name, w, proj in (("gate", "w1", "gate_proj"), ("up", "w3", "up_proj"), ("down", "w2", "down_proj")):
-        for pattern in (f"block_sparse_moe.experts.{{}}.{w}.weight", f"mlp.experts.{{}}.{proj}.weight"):
-            if (root + pattern).format(0) in tensors:
-                stacked = stack(tensors, root + pattern, num)
+        for pattern in (f"{root}block_sparse_moe.experts.{{}}.{w}.weight", f"{root}mlp.experts.{{}}.{proj}.weight",
+                        f"{root}feed_forward.experts.{{}}.{w}.weight", f"{root}feed_forward.experts.{{}}.{proj}.weight",
+                        f"backbone.layers.{layer}.mixer.experts.{{}}.{proj}.weight"):
+            if pattern.format(0) in tensors:
+                stacked = stack(tensors, pattern, num)
                 if old_experts:
                     taken |= {f"ffn_{name}.{expert}.weight": stacked[expert] for expert in range(num)}
                 else:
@@ -186,11 +198,9 @@ def take_delta_net(tensors, config, arch, layer):
 
 def change_of(name, arch):
     """Returns how the converter changes a tensor's values, as recipes name it."""
-    if arch not in HYBRIDS:
-        return None
-    if name.endswith("ssm_a"):
+    if name.endswith("ssm_a") and arch in HYBRIDS + gguf_families.RATES:
         return "minus_exp"
-    return "plus_one" if name.endswith("norm.weight") and "ssm_norm" not in name else None
+    return "plus_one" if arch in HYBRIDS and name.endswith("norm.weight") and "ssm_norm" not in name else None
 
 
 def changed(tensor, change):
@@ -201,7 +211,7 @@ def changed(tensor, change):
 
 def convert(tensors, config, arch, options):
     """Returns {name in GGUF: tensor} of a Hugging Face state dict."""
-    num_layers = first(config, "num_hidden_layers", "n_layers")
+    num_layers = count_layers(config)
     # The package's table is global: names of an architecture would stay there for all later ones.
     gguf.TensorNameMap.block_mappings_cfg = dict(BLOCK_MAPPINGS)
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, NEWER[arch][1] if arch in NEWER else arch), num_layers)
@@ -216,9 +226,10 @@ def convert(tensors, config, arch, options):
             if any(re.search(rf"\.{layer}\..*expert|\.{layer}\..*input_linear", name) for name in tensors) else {}
         own |= take_heads(tensors, config, layer, options.get("old_mla", False))
         own |= take_delta_net(tensors, config, arch, layer)
+        own |= gguf_families.take_layer(tensors, config, arch, layer)
         result |= {f"blk.{layer}.{name}": tensor for name, tensor in own.items()}
     for name, tensor in tensors.items():
-        if arch in PAIRED and re.search(r"self_attn\.[qk]_proj\.(weight|bias)$", name):
+        if arch in PAIRED and re.search(r"(self_attn|mixer)\.[qk]_proj\.(weight|bias)$", name):
             tensor = pair(tensor, num_heads if "q_proj" in name else num_kv_heads)
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         name += ".weight" if name.endswith("sinks") else ""
@@ -232,32 +243,36 @@ def add_parameters(writer, config, arch, options):
     """Adds the keys that the converter writes for these models."""
     rope = first(config, "rope_parameters", "rope_scaling", default={}) or {}
     hidden, heads = first(config, "hidden_size", "d_model"), first(config, "num_attention_heads", "n_heads")
-    writer.add_block_count(first(config, "num_hidden_layers", "n_layers"))
-    writer.add_context_length(first(config, "max_position_embeddings", "max_seq_len"))
+    writer.add_block_count(count_layers(config))
+    writer.add_context_length(first(config, "max_position_embeddings", "max_seq_len", "model_max_length"))
     writer.add_embedding_length(hidden)
     if (ffn_dim := first(config, "intermediate_size_mlp", "intermediate_size",
-                         "ffn_config.ffn_hidden_size")) is not None:
+                         "ffn_config.ffn_hidden_size")) is not None and arch != "NEMOTRON_H_MOE":
         writer.add_feed_forward_length(ffn_dim)
     writer.add_head_count(heads)
-    writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
-                                    "rope_parameters.full_attention.rope_theta", default=1e4))
-    eps = first(config, "rms_norm_eps", default=1e-6 if arch in MLA[:2] else 1e-5)
+    if arch not in gguf_families.WITHOUT_ROPE:
+        writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
+                                        "rope_parameters.full_attention.rope_theta", default=1e4))
+    eps = first(config, "rms_norm_eps", "norm_eps", default=1e-6 if arch in MLA[:2] else 1e-5)
     if arch == "DBRX":
         writer.add_layer_norm_eps(1e-5)
-    else:
+    elif arch != "NEMOTRON_H_MOE":
         writer.add_layer_norm_rms_eps(eps)
     writer.add_expert_count(first(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
                                   "ffn_config.moe_num_experts"))
-    writer.add_expert_used_count(first(config, "num_experts_per_tok", "moe_k", "moe_topk", "ffn_config.moe_top_k"))
+    writer.add_expert_used_count(first(config, "num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token",
+                                       "top_k_experts", "ffn_config.moe_top_k"))
     head_dim = first(config, "head_dim", default=hidden // heads)
     if arch in MLA:
         rope_dim, nope, rank = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["kv_lora_rank"]
         if options.get("old_mla"):
-            writer.add_head_count_kv(heads)
+            if arch != "KIMI_LINEAR":
+                writer.add_head_count_kv(heads)
             writer.add_key_length(nope + rope_dim)
             writer.add_value_length(config["v_head_dim"])
         else:
-            writer.add_head_count_kv(1)
+            if arch != "KIMI_LINEAR":
+                writer.add_head_count_kv(1)
             writer.add_key_length(rank + rope_dim)
             writer.add_value_length(rank)
             writer.add_key_length_mla(nope + rope_dim)
@@ -268,7 +283,7 @@ def add_parameters(writer, config, arch, options):
         writer.add_rope_dimension_count(rope_dim)
         if (scale := rope.get("mscale_all_dim")) is not None:
             writer.add_rope_scaling_yarn_log_mul(0.1 * scale)
-        is_sigmoid = config["architectures"][0] != "DeepseekV2ForCausalLM"
+        is_sigmoid = config["architectures"][0] not in ("DeepseekV2ForCausalLM", "Mistral4ForCausalLM")
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_sigmoid else
                                       gguf.ExpertGatingFuncType.SOFTMAX)
         if "index_topk" in config:
@@ -277,13 +292,14 @@ def add_parameters(writer, config, arch, options):
             writer.add_indexer_top_k(config["index_topk"])
         if "indexer_types" in config:
             writer.add_array("glm-dsa.attention.indexer.types", [kind == "full" for kind in config["indexer_types"]])
-    else:
+    elif arch not in gguf_families.LAYER_NAMES:
         writer.add_head_count_kv(first(config, "num_key_value_heads", "attn_config.kv_n_heads", default=heads))
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
         partial = first(config, "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
                         default=0.5 if arch == "GLM4_MOE" else 1.0)
         writer.add_rope_dimension_count(int(head_dim * partial))
+    gguf_families.add_parameters(writer, config, arch)
     if arch == "LLAMA4":
         writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
         writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -317,9 +333,9 @@ def add_parameters(writer, config, arch, options):
                        ("residual_multiplier", writer.add_residual_scale), ("logits_scaling", writer.add_logit_scale)):
         if (value := first(config, field)) is not None:
             add(value)
-    if arch == "HY_V3" or config.get("norm_topk_prob") and arch not in ("MELLUM", *HYBRIDS):
+    if arch == "HY_V3" or config.get("norm_topk_prob") and arch not in ("MELLUM", "LFM2MOE", *HYBRIDS):
         writer.add_expert_weights_norm(True)
-    if "num_shared_experts" in config:
+    if "num_shared_experts" in config and arch != "KIMI_LINEAR":
         writer.add_expert_shared_feed_forward_length(config["num_shared_experts"] * config["moe_intermediate_size"])
     if arch == "EXAONE_MOE":
         writer.add_expert_shared_count(config["num_shared_experts"])
@@ -417,6 +433,8 @@ def gguf_recipe(tensors, config, files, options):
         "takes"            several such loops, one after the other
         "change"           each value x is replaced: "plus_one" (x + 1), "minus_exp" (-exp(x), computed in f64)
         "as"               the type, where it is not that of the folder
+
+    or {"values": [[count, value], ...]}, numbers in f32 that the folder does not have.
     """
     bases = np.cumsum([0] + [tensor.numel() for tensor in tensors.values()])
     names = list(tensors)
@@ -430,6 +448,10 @@ def gguf_recipe(tensors, config, files, options):
     for path in files:
         entries = recipe[path] = []
         for tensor in sorted(gguf.GGUFReader(path).tensors, key=lambda tensor: tensor.data_offset):
+            if tensor.name not in converted:
+                runs = [list(run) for _, run in itertools.groupby(tensor.data.tolist())]
+                entries.append({"values": [[len(run), run[0]] for run in runs]})
+                continue
             elements = converted[tensor.name].flatten().numpy()
             places = np.searchsorted(bases, elements, side="right") - 1
             sources = [int(part[0]) for part in np.split(places, np.flatnonzero(np.diff(places)) + 1)]

@@ -418,6 +418,12 @@ VARIANTS = {
     "mixtral-q5": dict(MIXTRAL, coded="q5", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
     "deepseek2-q8_0": dict(DEEPSEEK2, coded="q8_0", gguf=dict(old_mla=True), hidden_size=64, intermediate_size=96,
                            moe_intermediate_size=32, kv_lora_rank=32, qk_nope_head_dim=24, v_head_dim=16),
+    "gemma4-q8_0": dict(GEMMA4, layout="plain", coded="q8_0", intermediate_size=64, moe_intermediate_size=32),
+    "nemotronh-q8_0": dict(NEMOTRON, layout="plain", coded="q8_0", intermediate_size=64, moe_intermediate_size=32,
+                           moe_shared_expert_intermediate_size=32),
+    "kimilinear-q8_0": dict(KIMI, layout="plain", coded="q8_0", gguf=dict(old_mla=True), intermediate_size=64,
+                            moe_intermediate_size=32, kv_lora_rank=32, v_head_dim=16, linear_head_dim=32),
+    "jamba-q8_0": dict(JAMBA, layout="plain", coded="q8_0", intermediate_size=32, mamba_dt_rank=32),
     "qwen2moe-k": dict(QWEN2, coded="k", hidden_size=256, moe_intermediate_size=256, intermediate_size=256,
                        shared_expert_intermediate_size=256, num_experts=4, num_experts_per_tok=2),
 }

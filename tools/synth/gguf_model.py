@@ -18,7 +18,7 @@ TYPES = {
     "q8_0": (8, 7, BLOCK, 2 + BLOCK),
     "q4_0": (2, 2, BLOCK, 2 + BLOCK // 2),
 }
-ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "qwen3_5_moe_text": "qwen35moe"}
+ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "qwen3_5_moe_text": "qwen35moe", "gemma4_text": "gemma4"}
 NORMAL, CONTROL, UNUSED = 1, 3, 5   # token types
 
 # Names within a layer; "{}" stands for the number of the expert.
@@ -34,6 +34,18 @@ LAYER_NAMES = {
     "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
     "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
     "linear_attn.out_proj": "ssm_out",
+}
+# The whole names of Gemma 4 that differ from those above, or have no ".weight".
+GEMMA4_NAMES = {
+    "post_attention_layernorm.weight": "post_attention_norm.weight", "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight", "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight", "mlp.down_proj.weight": "ffn_down.weight",
+    "layer_scalar": "layer_output_scale.weight", "router.proj.weight": "ffn_gate_inp.weight",
+    "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.down_proj": "ffn_down_exps.weight",
 }
 # Names without ".weight" in Hugging Face's files.
 BARE_NAMES = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
@@ -87,18 +99,21 @@ def pair_rotations(weight, num_heads):
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)
 
 
-def gguf_name(name, is_hybrid):
+def gguf_name(name, family):
     """Returns the GGUF tensor that a Hugging Face tensor becomes or (for an expert) is a part of."""
     stem = name.removesuffix(".weight")
     if stem in GLOBAL_NAMES:
         return GLOBAL_NAMES[stem] + ".weight"
     _, _, layer, rest = stem.split(".", 3)
+    if family == "gemma4_text" and (own := name.split(".", 3)[3]) in GEMMA4_NAMES:
+        return f"blk.{layer}.{GEMMA4_NAMES[own]}"
     if ".experts." in rest:
         parts = rest.split(".")
         parts[2] = "{}"
         rest = ".".join(parts)
     if rest in BARE_NAMES:
         return f"blk.{layer}.{BARE_NAMES[rest]}"
+    is_hybrid = family == "qwen3_5_moe_text"
     name = "post_attention_norm" if is_hybrid and rest == "post_attention_layernorm" else LAYER_NAMES[rest]
     return f"blk.{layer}.{name}.weight"
 
@@ -128,18 +143,17 @@ def delta_net_values(name, values, delta_net):
     return values
 
 
-def gather(tensors, kind):
+def gather(tensors, kind, family):
     """Merges the experts. Returns [(name, shape, type, parts)]; a part is a Hugging Face tensor (name, shape, kind)."""
     merged = {}
-    is_hybrid = any(".linear_attn." in name for name, _, _ in tensors)
     for tensor in tensors:
-        merged.setdefault(gguf_name(tensor[0], is_hybrid), []).append(tensor)
+        merged.setdefault(gguf_name(tensor[0], family), []).append(tensor)
     result = []
     for name, parts in merged.items():
         shape = parts[0][1]
-        if name.endswith("_exps.weight"):
+        if name.endswith("_exps.weight") and len(shape) == 2:
             shape = (len(parts), *shape)
-        shape = tuple(size for size in shape if size > 1)   # a convolution's middle, the shared expert's one gate
+        shape = tuple(size for size in shape if size > 1) or (1,)   # a convolution's middle, the shared expert's one gate
         # Vectors, convolutions and routers stay f32, as with llama.cpp's converter.
         plain = len(shape) == 1 or name.endswith(("ffn_gate_inp.weight", "ssm_conv1d.weight"))
         result.append((name, shape, "f32" if plain else kind, parts))
@@ -147,7 +161,7 @@ def gather(tensors, kind):
 
 
 def metadata(dims, config, kind):
-    """Returns [(key, value)]; an int is written as u32, a list as i32s, a float as f32."""
+    """Returns [(key, value)]; an int is written as u32, a list as i32s or bools, a float as f32."""
     arch = ARCHITECTURES[dims["family"]]
     pairs = [
         ("general.architecture", arch), ("general.name", f"random {dims['family']}"), ("general.file_type", TYPES[kind][1]),
@@ -173,7 +187,34 @@ def metadata(dims, config, kind):
             "full_attention_interval": 4, "rope.dimension_count": dims["head_dim"] // 4,
             "rope.dimension_sections": [11, 11, 10, 0],
         }
+    if dims["family"] == "gemma4_text":
+        own |= gemma4_metadata(dims, config)
     return pairs + [(f"{arch}.{key}", value) for key, value in own.items()]
+
+
+def gemma4_metadata(dims, config):
+    """Returns the keys of Gemma 4, whose layers without a window have heads of their own."""
+    has_window = [kind == "sliding_attention" for kind in config["layer_types"]]
+    full, window, ropes = config["global_head_dim"], dims["head_dim"], config["rope_parameters"]
+    return {
+        "attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": has_window,
+        "attention.head_count_kv": [dims["num_kv_heads"] if has else config["num_global_key_value_heads"]
+                                    for has in has_window],
+        "attention.key_length": full, "attention.value_length": full, "attention.key_length_swa": window,
+        "attention.value_length_swa": window, "rope.dimension_count": full, "rope.dimension_count_swa": window,
+        "rope.freq_base": ropes["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"], "attention.shared_kv_layers": 0,
+        "embedding_length_per_layer_input": 0, "final_logit_softcapping": config["final_logit_softcapping"],
+    }
+
+
+def rope_factors(config):
+    """Returns {name: values} of the factors of Gemma 4's pairs of dims: those that do not rotate have 1e30."""
+    if "global_head_dim" not in config:
+        return {}
+    factors = np.full(config["global_head_dim"] // 2, 1e30, dtype="<f4")
+    factors[:int(len(factors) * config["rope_parameters"]["full_attention"]["partial_rotary_factor"])] = 1
+    return {"rope_freqs.weight": factors}
 
 
 def vocabulary(folder, config):
@@ -208,9 +249,9 @@ def num_bytes(shape, kind):
     return math.prod(shape) // per_block * block_bytes
 
 
-def file_size(tensors, kind):
+def file_size(tensors, kind, family):
     """Returns the size of the tensors' data in bytes."""
-    return sum(num_bytes(shape, actual) for _, shape, actual, _ in gather(tensors, kind))
+    return sum(num_bytes(shape, actual) for _, shape, actual, _ in gather(tensors, kind, family))
 
 
 def check(dims, kind):
@@ -228,11 +269,12 @@ def write(path, dims, config, tensors, kind, chunks, round_to, tokenizer):
 
     Their sizes are multiples of BLOCK, except for the last.
     """
-    entries = gather(tensors, kind)
+    factors = rope_factors(config)
+    entries = [(name, values.shape, "f32", ()) for name, values in factors.items()] + gather(tensors, kind, dims["family"])
     gguf = Gguf()
     for key, value in metadata(dims, config, kind):
         if isinstance(value, list):
-            gguf.set(key, ARRAY, (I32, value))
+            gguf.set(key, ARRAY, (BOOL if isinstance(value[0], bool) else I32, value))
         else:
             gguf.set(key, {str: STRING, float: F32, int: U32}[type(value)], value)
     for field in vocabulary(tokenizer, config):
@@ -248,6 +290,8 @@ def write(path, dims, config, tensors, kind, chunks, round_to, tokenizer):
         file.write(bytes(-file.tell() % gguf.alignment))
         for name, _, actual, parts in entries:
             num_heads = heads.get(name.split(".")[-2])
+            if name in factors:
+                file.write(factors[name])
             for part in parts:
                 values = chunks(*part)
                 if num_heads:

@@ -490,7 +490,7 @@ def parse_args():
 
 def check_outputs(args, dims, tensors):
     """Raises ValueError for outputs that exist, cannot be written or do not fit on their disks."""
-    sizes = [(path, gguf_model.file_size(tensors, kind)) for kind, path in args.gguf]
+    sizes = [(path, gguf_model.file_size(tensors, kind, dims["family"])) for kind, path in args.gguf]
     if args.output:
         sizes.append((args.output, sum(math.prod(shape) for _, shape, _ in tensors) * DTYPES[args.dtype][1]))
     needed = {}

@@ -13,6 +13,8 @@
 
 namespace penstock {
 
+struct Gguf;
+
 // Where a family's checkpoints store a weight that they do not store under our name (weight_map.h). Names of layers'
 // weights are relative to the layer; `{expert}` stands for the expert's index.
 //
@@ -37,6 +39,8 @@ struct GgufFamily {
   std::optional<bool> has_shared_ffn = {};
   bool has_default_window = false;  // read_config takes a sliding window where nothing says that there is none
   std::span<const StoredName> stored_names = {};
+  // Adds fields of config.json that the file says in a way of its own, after the common ones.
+  absl::Status (*add_fields)(const Gguf& gguf, int64_t num_layers, json::object& config) = nullptr;
 };
 
 enum class LayerRopes : uint8_t {

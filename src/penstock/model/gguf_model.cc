@@ -61,73 +61,23 @@ constexpr FieldName kKeys[] = {
     {"linear_num_key_heads", "ssm.group_count"},
     {"linear_num_value_heads", "ssm.time_step_rank"},
     {"full_attention_interval", "full_attention_interval"},
-};
-
-constexpr StoredName kNames[] = {
-    {"model.embed_tokens.weight", "token_embd.weight"},
-    {"model.norm.weight", "output_norm.weight"},
-    {"model.norm.bias", "output_norm.bias"},
-    {"lm_head.weight", "output.weight"},
-    {"lm_head.bias", "output.bias"},
-    {"input_layernorm.weight", "attn_norm.weight"},
-    {"input_layernorm.bias", "attn_norm.bias"},
-    {"post_attention_layernorm.weight", "ffn_norm.weight"},
-    {"post_attention_layernorm.weight", "post_attention_norm.weight"},
-    {"post_attention_layernorm.weight", "attn_output_norm.weight"},
-    {"post_attention_layernorm.bias", "ffn_norm.bias"},
-    {"self_attn.q_proj.weight", "attn_q.weight"},
-    {"self_attn.k_proj.weight", "attn_k.weight"},
-    {"self_attn.v_proj.weight", "attn_v.weight"},
-    {"self_attn.q_proj.weight", "attn_qkv.weight"},
-    {"self_attn.k_proj.weight", "attn_qkv.weight"},
-    {"self_attn.v_proj.weight", "attn_qkv.weight"},
-    {"self_attn.o_proj.weight", "attn_output.weight"},
-    {"self_attn.q_proj.bias", "attn_q.bias"},
-    {"self_attn.k_proj.bias", "attn_k.bias"},
-    {"self_attn.v_proj.bias", "attn_v.bias"},
-    {"self_attn.o_proj.bias", "attn_output.bias"},
-    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
-    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
-    {"self_attn.sinks", "attn_sinks.weight"},
-    {"self_attn.q_a_proj.weight", "attn_q_a.weight"},
-    {"self_attn.q_a_proj.bias", "attn_q_a.bias"},
-    {"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
-    {"self_attn.q_b_proj.weight", "attn_q_b.weight"},
-    {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
-    {"self_attn.kv_a_proj_with_mqa.bias", "attn_kv_a_mqa.bias"},
-    {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
-    {"self_attn.indexer.q_proj.weight", "indexer.attn_q_b.weight"},
-    {"self_attn.indexer.k_proj.weight", "indexer.attn_k.weight"},
-    {"self_attn.indexer.weights_proj.weight", "indexer.proj.weight"},
-    {"self_attn.indexer.k_norm.weight", "indexer.k_norm.weight"},
-    {"self_attn.indexer.k_norm.bias", "indexer.k_norm.bias"},
-    {"self_attn.k_up_proj.weight", "attn_k_b.weight"},
-    {"self_attn.v_up_proj.weight", "attn_v_b.weight"},
-    {"self_attn.k_up_proj.weight", "attn_kv_b.weight", /*is_transposed=*/true},  // older files
-    {"self_attn.v_up_proj.weight", "attn_kv_b.weight"},
-    {"mlp.gate.weight", "ffn_gate_inp.weight"},
-    {"mlp.gate.bias", "ffn_gate_inp.bias"},
-    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
-    {"mlp.gate.e_score_correction_bias", "exp_probs_b"},  // hy_v3
-    {"mlp.gate_proj.weight", "ffn_gate.weight"},
-    {"mlp.up_proj.weight", "ffn_up.weight"},
-    {"mlp.down_proj.weight", "ffn_down.weight"},
-    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
-    {"mlp.shared_expert.gate_proj.weight", "ffn_up_shexp.weight"},  // with the rows of up_proj behind it
-    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
-    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
-    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
-    {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate_exps.weight"},
-    {"mlp.experts.{expert}.up_proj.weight", "ffn_up_exps.weight"},
-    {"mlp.experts.{expert}.down_proj.weight", "ffn_down_exps.weight"},
-    {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate_up_exps.weight"},
-    {"mlp.experts.{expert}.up_proj.weight", "ffn_gate_up_exps.weight"},
-    {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate.{expert}.weight"},  // older files
-    {"mlp.experts.{expert}.up_proj.weight", "ffn_up.{expert}.weight"},
-    {"mlp.experts.{expert}.down_proj.weight", "ffn_down.{expert}.weight"},
-    {"mlp.experts.gate_proj.bias", "ffn_gate_exps.bias"},
-    {"mlp.experts.up_proj.bias", "ffn_up_exps.bias"},
-    {"mlp.experts.down_proj.bias", "ffn_down_exps.bias"},
+    {"linear_num_heads", "attention.head_count"},
+    {"linear_head_dim", "kda.head_dim"},
+    {"mamba_d_conv", "ssm.conv_kernel"},
+    {"mamba_d_state", "ssm.state_size"},
+    {"mamba_n_groups", "ssm.group_count"},
+    {"mamba_n_heads", "ssm.time_step_rank"},
+    {"mamba_dt_rank", "ssm.time_step_rank"},
+    {"conv_kernel", "ssm.conv_kernel"},
+    {"ssm_state_size", "ssm.state_size"},
+    {"n_groups", "ssm.group_count"},
+    {"mamba_num_heads", "ssm.time_step_rank"},
+    {"conv_L_cache", "shortconv.l_cache"},
+    {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+    {"moe_latent_size", "moe_latent_size"},
+    {"final_logit_softcapping", "final_logit_softcapping"},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
+    {"num_kv_shared_layers", "attention.shared_kv_layers"},
 };
 
 constexpr int64_t kSigmoidGating = 2,
@@ -138,6 +88,12 @@ constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
 constexpr std::string_view kFactors =
     "rope_freqs.weight";  // for all lengths, where llama3's scaling was computed before
+
+// Gives several fields one value. (`a["x"] = a["y"] = value` would read from where the second insertion moved "y"
+// away.)
+void SetAll(json::object& object, std::initializer_list<json::string_view> fields, const json::value& value) {
+  for (const json::string_view field : fields) object[field] = value;
+}
 
 // Makes the object that the family's config reader reads.
 class ConfigMaker {
@@ -164,11 +120,15 @@ class ConfigMaker {
     PENSTOCK_ASSIGN_OR_RETURN(const auto value, gguf_->metadata.Number(fmt::format("{}.{}", architecture_, key)));
     return value.value_or(default_value);
   }
+  bool HasTensors(std::string_view ending) const {
+    return std::ranges::any_of(gguf_->tensors, [&](const TensorInfo& tensor) { return tensor.name.ends_with(ending); });
+  }
   absl::Status AddAttention(bool is_mla);
   absl::Status AddRouter();
   absl::Status AddRopeScaling();
-  absl::Status AddDeltaNet();
+  absl::Status AddRecurrent();
   absl::Status AddLayers(const Family& family);
+  absl::Status AddWindows(const Family& family, int64_t num_layers);
   absl::StatusOr<std::vector<bool>> WindowsOf(int64_t num_layers) const;
   absl::Status AddLayerRopes(LayerRopes kind, int64_t num_layers);
   void AddIndexers(int64_t num_layers);
@@ -181,8 +141,8 @@ class ConfigMaker {
 };
 
 // Copies the keys of the architecture as nested objects: "llama.attention.head_count" becomes
-// config["llama"]["attention"]["head_count"]. Some converters write one number per layer; a list that repeats one
-// number becomes that number.
+// config["llama"]["attention"]["head_count"]. Some converters write one number per layer, 0 where a layer does not have
+// the part; a list with one number besides 0 becomes that number.
 absl::Status ConfigMaker::CopyKeys() {
   for (const GgufMetadata::Field& field : gguf_->metadata.fields()) {
     if (!field.key.starts_with(architecture_ + ".")) continue;
@@ -194,10 +154,11 @@ absl::Status ConfigMaker::CopyKeys() {
         continue;
       }
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> numbers, gguf_->metadata.Integers(field.key));
-      if (std::any_of(numbers.begin(), numbers.end(), [&](int64_t x) { return x != numbers[0]; })) {
+      const auto largest = std::ranges::max(numbers);
+      if (std::ranges::any_of(numbers, [&](int64_t x) { return x != 0 && x != largest; })) {
         value = json::array(numbers.begin(), numbers.end());
       } else {
-        value = numbers[0];
+        value = largest;
       }
     } else if (field.type == GgufType::kBool) {
       PENSTOCK_ASSIGN_OR_RETURN(const auto flag, gguf_->metadata.Bool(field.key));
@@ -268,7 +229,8 @@ absl::Status ConfigMaker::AddRouter() {
   if (scoring.has_value()) config_["scoring_func"] = *scoring == kSigmoidGating ? "sigmoid" : "softmax";
   PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
   // Without this key, the architecture decides.
-  constexpr std::string_view kNormed[] = {"qwen3moe", "qwen3vlmoe", "mellum", "qwen3next", "qwen35moe"};
+  constexpr std::string_view kNormed[] = {"qwen3moe",  "qwen3vlmoe", "mellum",     "qwen3next",
+                                          "qwen35moe", "lfm2moe",    "kimi-linear"};
   if (!norm.has_value()) config_["norm_topk_prob"] = std::ranges::find(kNormed, architecture_) != std::end(kNormed);
   config_["moe_normalize_expert_weights"] = 1;
   // Here GGUF's defaults differ from config.json's.
@@ -284,7 +246,7 @@ absl::Status ConfigMaker::AddRouter() {
     config_["num_shared_experts"] = *shared_dim / *expert_dim;
   }
   PENSTOCK_ASSIGN_OR_RETURN(const double scale, Number("expert_weights_scale", 0));
-  if (scale == 0) config_["routed_scaling_factor"] = config_["router_scaling_factor"] = 1;
+  if (scale == 0) SetAll(config_, {"routed_scaling_factor", "router_scaling_factor"}, 1);
   return absl::OkStatus();
 }
 
@@ -296,7 +258,7 @@ absl::Status ConfigMaker::AddRopeScaling() {
   const TensorInfo* factors = gguf_->Find(kFactors);
   const TensorInfo* long_factors = factors == nullptr ? gguf_->Find(kLongFactors) : factors;
   const TensorInfo* short_factors = factors == nullptr ? gguf_->Find(kShortFactors) : factors;
-  if (factors != nullptr) scaling["short_mscale"] = scaling["long_mscale"] = 1;
+  if (factors != nullptr) SetAll(scaling, {"short_mscale", "long_mscale"}, 1);
   if (long_factors != nullptr && short_factors != nullptr) {
     const auto array = [&](const TensorInfo& tensor) -> absl::StatusOr<json::array> {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> values, ReadFloats(*gguf_, tensor, kMaxHeadDim / 2));
@@ -306,14 +268,14 @@ absl::Status ConfigMaker::AddRopeScaling() {
     PENSTOCK_ASSIGN_OR_RETURN(scaling["long_factor"], array(*long_factors));
     PENSTOCK_ASSIGN_OR_RETURN(scaling["short_factor"], array(*short_factors));
     PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.attn_factor", 0));
-    if (factor > 0) scaling["short_mscale"] = scaling["long_mscale"] = factor;
+    if (factor > 0) SetAll(scaling, {"short_mscale", "long_mscale"}, factor);
     // Converters derive the factor from the lengths; Phi-3.5-MoE's config has another number.
     PENSTOCK_ASSIGN_OR_RETURN(const auto positions, Integer("context_length"));
     if (architecture_ == "phimoe" && positions.value_or(0) > 1 && original.value_or(0) > 1) {
       const auto longer = static_cast<double>(*positions), shorter = static_cast<double>(*original);
       const double usual = std::sqrt(1 + std::log(longer / shorter) / std::log(shorter));
       if (factor == 0 || std::abs(factor - usual) < 1e-5)
-        scaling["short_mscale"] = scaling["long_mscale"] = 1.243163121016122;
+        SetAll(scaling, {"short_mscale", "long_mscale"}, 1.243163121016122);
     }
   } else if (type.has_value() && *type != "none") {
     scaling["rope_type"] = Printable(type.value_or(""));
@@ -322,7 +284,7 @@ absl::Status ConfigMaker::AddRopeScaling() {
     PENSTOCK_ASSIGN_OR_RETURN(const double log_multiplier, Number("rope.scaling.yarn_log_multiplier", 0));
     // The key holds a tenth of the model's number, as f32, which keeps seven digits.
     if (log_multiplier > 0) {
-      scaling["mscale"] = scaling["mscale_all_dim"] = std::round(log_multiplier * 10 * 1e6) / 1e6;
+      SetAll(scaling, {"mscale", "mscale_all_dim"}, std::round(log_multiplier * 10 * 1e6) / 1e6);
     }
     PENSTOCK_ASSIGN_OR_RETURN(const auto attention,
                               gguf_->metadata.Number(architecture_ + ".rope.scaling.yarn_attn_factor"));
@@ -337,18 +299,38 @@ absl::Status ConfigMaker::AddRopeScaling() {
   return absl::OkStatus();
 }
 
-// Recurrent layers, as llama.cpp's converter writes them: their heads in the order of its broadcasts for Qwen3.5.
-absl::Status ConfigMaker::AddDeltaNet() {
+// Recurrent layers, as llama.cpp's converter writes them: their heads in the order of its broadcasts for Qwen3.5. A
+// list of flags says which layers they are, or they have no KV heads.
+absl::Status ConfigMaker::AddRecurrent() {
+  const auto has_key = [&](std::string_view key) {
+    return gguf_->metadata.Find(fmt::format("{}.{}", architecture_, key)) != nullptr;
+  };
+  if (!has_key("ssm.conv_kernel") && !has_key("shortconv.l_cache")) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(const auto values_dim, Integer("ssm.inner_size"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_heads, Integer("ssm.time_step_rank"));
-  if (!values_dim.has_value() || num_heads.value_or(0) < 1) return absl::OkStatus();
-  config_["linear_value_head_dim"] = *values_dim % *num_heads == 0 ? *values_dim / *num_heads : -1;
+  PENSTOCK_ASSIGN_OR_RETURN(const auto model_dim, Integer("embedding_length"));
+  const auto quotient = [&](const std::optional<int64_t>& divisor) {
+    return divisor.value_or(0) > 0 && *values_dim % *divisor == 0 ? *values_dim / *divisor : -1;
+  };
+  if (values_dim.has_value()) {
+    SetAll(config_, {"linear_value_head_dim", "mamba_d_head", "mamba_head_dim"}, quotient(num_heads));
+    config_["mamba_expand"] = quotient(model_dim);
+  }
+  SetAll(config_, {"mamba_conv_bias", "use_conv_bias"}, HasTensors(".ssm_conv1d.bias"));
   config_["linear_heads_alternate"] = architecture_ == "qwen35moe";
   config_["linear_decay_is_rate"] = true;
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<bool> is_recurrent,
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<bool> is_recurrent,
                             gguf_->metadata.Bools(architecture_ + ".attention.recurrent_layers"));
+  const std::string heads_key = architecture_ + ".attention.head_count_kv";
+  const GgufMetadata::Field* heads = gguf_->metadata.Find(heads_key);
+  if (is_recurrent.empty() && heads != nullptr && heads->is_array) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> num_kv_heads, gguf_->metadata.Integers(heads_key));
+    for (const int64_t count : num_kv_heads) is_recurrent.push_back(count == 0);
+    if (std::ranges::find(is_recurrent, true) == is_recurrent.end()) is_recurrent.clear();
+  }
   json::array types;
-  for (const bool is : is_recurrent) types.emplace_back(is ? "linear_attention" : "full_attention");
+  const std::string_view name = architecture_ == "lfm2moe" ? "conv" : "linear_attention";
+  for (const bool is : is_recurrent) types.emplace_back(is ? name : "full_attention");
   if (types.empty()) return absl::OkStatus();
   // Flags of layers that predict further tokens come last.
   const json::value* num_layers = config_.if_contains("num_hidden_layers");
@@ -386,11 +368,16 @@ absl::Status ConfigMaker::AddLayers(const Family& family) {
     std::from_chars(tensor.name.data() + kPrefix.size(), tensor.name.data() + tensor.name.size(), idx);
     if (idx >= 0 && idx < num_layers) has_router[idx] = true;
   }
-  json::array ffn_types, window_types;
+  json::array ffn_types;
   for (const bool has : has_router) ffn_types.emplace_back(has ? "sparse" : "dense");
   config_["mlp_layer_types"] = std::move(ffn_types);
   PENSTOCK_RETURN_IF_ERROR(AddLayerRopes(family.layer_ropes, num_layers));
   AddIndexers(num_layers);
+  PENSTOCK_RETURN_IF_ERROR(AddWindows(family, num_layers));
+  return family.gguf.add_fields == nullptr ? absl::OkStatus() : family.gguf.add_fields(*gguf_, num_layers, config_);
+}
+
+absl::Status ConfigMaker::AddWindows(const Family& family, int64_t num_layers) {
   if (!has_window_) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<bool> windows, WindowsOf(num_layers));
   // Flags of layers that predict further tokens come last.
@@ -398,6 +385,7 @@ absl::Status ConfigMaker::AddLayers(const Family& family) {
   if (windows.empty() && family.layer_ropes != LayerRopes::kAlike) {
     return ModelError("key '{}.attention.sliding_window_pattern' is missing", architecture_);
   }
+  json::array window_types;
   for (const bool has : windows) window_types.emplace_back(has ? "sliding_attention" : "full_attention");
   if (!windows.empty()) config_["layer_types"] = std::move(window_types);
   return absl::OkStatus();
@@ -442,9 +430,9 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   config_["vocab_size"] = embedding->shape[0];
   config_["tie_word_embeddings"] = gguf_->Find("output.weight") == nullptr;
   config_["lm_head_bias"] = gguf_->Find("output.bias") != nullptr;
-  const bool has_bias =
-      gguf_->Find("blk.0.attn_q.bias") != nullptr || gguf_->Find("blk.0.attn_kv_a_mqa.bias") != nullptr;
-  config_["attention_bias"] = config_["qkv_bias"] = has_bias;
+  const bool has_bias = HasTensors(".attn_q.bias") || HasTensors(".attn_kv_a_mqa.bias");
+  SetAll(config_, {"attention_bias", "qkv_bias"}, has_bias);
+  config_["use_expert_bias"] = HasTensors(".exp_probs_b.bias");
   config_["use_qk_norm"] = gguf_->Find("blk.0.attn_q_norm.weight") != nullptr;
   // Llama 4 with 128 experts has no QK norm, whose weights are none in the others.
   if (architecture_ == "llama4") {
@@ -461,7 +449,7 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   PENSTOCK_RETURN_IF_ERROR(AddAttention(is_mla));
   PENSTOCK_RETURN_IF_ERROR(AddRouter());
   PENSTOCK_RETURN_IF_ERROR(AddRopeScaling());
-  PENSTOCK_RETURN_IF_ERROR(AddDeltaNet());
+  PENSTOCK_RETURN_IF_ERROR(AddRecurrent());
   config_["norms_are_offsets"] = false;  // llama.cpp's converter adds the 1
   PENSTOCK_ASSIGN_OR_RETURN(const auto window, Integer("attention.sliding_window"));
   has_window_ = window.value_or(0) != 0;
@@ -579,20 +567,6 @@ absl::StatusOr<std::string> GgufConfigJson(const Gguf& gguf) {
     if (field != json::string_view(architecture->data(), architecture->size())) result.emplace(field, value);
   }
   return json::serialize(result) + "\n";
-}
-
-std::vector<StoredName> GgufNames(const Family& family) {
-  const std::span<const StoredName> own = family.gguf.stored_names;
-  std::vector<StoredName> names(own.begin(), own.end());
-  for (StoredName usual : kNames) {
-    const auto is_own = [&](const StoredName& name) { return name.name == usual.name && name.stored == usual.stored; };
-    if (std::any_of(own.begin(), own.end(), is_own)) continue;
-    // A converter that puts rows of heads into pairs does so before it joins them with other weights.
-    usual.is_paired = std::any_of(own.begin(), own.end(),
-                                  [&](const StoredName& name) { return name.name == usual.name && name.is_paired; });
-    names.push_back(usual);
-  }
-  return names;
 }
 
 bool IsConfigTensor(std::string_view name) { return name == kLongFactors || name == kShortFactors || name == kFactors; }

@@ -85,8 +85,7 @@ void ReadDeltaNet(ConfigReader& reader, ModelConfig& config) {
                       .key_dim = reader.IntOr("linear_key_head_dim", 128, 1, kMaxHeadDim),
                       .value_dim = reader.IntOr("linear_value_head_dim", 128, 1, kMaxHeadDim),
                       .conv_width = reader.IntOr("linear_conv_kernel_dim", 4, 2, 16),
-                      .heads_alternate = reader.BoolOr("linear_heads_alternate", false),
-                      .decay_is_rate = reader.BoolOr("linear_decay_is_rate", false)};
+                      .heads_alternate = reader.BoolOr("linear_heads_alternate", false)};
   const int64_t interval = reader.IntOr("full_attention_interval", 4, 1, kMaxLayers);
   config.layer_is_recurrent = ReadNames(reader, "layer_types", "linear_attention", "full_attention", config.num_layers);
   if (!config.layer_is_recurrent.empty()) return;

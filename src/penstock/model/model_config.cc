@@ -268,6 +268,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   family.read_config(reader, config);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
+  config.recurrent.decay_is_rate = reader.BoolOr("linear_decay_is_rate", false);
   // With MLA, a fraction is that of a head before its keys are compressed (Mistral 4).
   const Mla& mla = config.mla;
   const bool is_part = mla.is_on() && family.takes_partial_rotary;

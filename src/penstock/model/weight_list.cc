@@ -163,13 +163,12 @@ class LayerMapper {
     if (!r.has_matrix()) return;
     const bool is_mamba1 = r.kind == RecurrentKind::kMamba1, is_mamba2 = r.kind == RecurrentKind::kMamba2;
     layer.decay_bias = Vector("linear_attn.decay_bias", r.decay_cols());
-    layer.decay_log = is_mamba1
-                          ? Take("linear_attn.decay_log", {r.key_dim, r.values_dim()}, WeightUse::kRows)
-                          : source_->Take({.name = "linear_attn.decay_log",
-                                           .shape = {r.num_value_heads},
-                                           .use = WeightUse::kVector,
-                                           .layer_idx = layer_idx_,
-                                           .form = r.decay_is_rate ? VectorForm::kNegativeRate : VectorForm::kPlain});
+    using Shape = std::vector<int64_t>;
+    layer.decay_log = source_->Take({.name = "linear_attn.decay_log",
+                                     .shape = is_mamba1 ? Shape{r.key_dim, r.values_dim()} : Shape{r.num_value_heads},
+                                     .use = is_mamba1 ? WeightUse::kRows : WeightUse::kVector,
+                                     .layer_idx = layer_idx_,
+                                     .form = r.decay_is_rate ? VectorForm::kNegativeRate : VectorForm::kPlain});
     if (is_mamba1) {
       layer.decay_norm = Vector("linear_attn.decay_norm.weight", r.rank);
       layer.k_norm = Vector("linear_attn.k_norm.weight", r.key_dim);

@@ -311,9 +311,7 @@ class Mapper : public TensorSource {
     const int64_t stored_rows = num_elements / (inputs * num_matrices), own_rows = weight.shape[0];
     const size_t rank = stored.shape.size();
     bool has_inputs = is_vector || (rank >= 2 && stored.shape.back() == inputs);
-    if (rule.is_transposed) {
-      has_inputs = rank >= 2 && (stored.shape[rank - 2] == inputs || stored.shape[0] == inputs * num_matrices);
-    }
+    if (rule.is_transposed) has_inputs = rank >= 2 && stored.shape.back() == stored_rows;
     if (!has_inputs || stored_rows * inputs * num_matrices != num_elements) {
       std::vector<int64_t> expected = {num_matrices, own_rows * num_members, inputs};
       if (rule.is_transposed) std::swap(expected[1], expected[2]);

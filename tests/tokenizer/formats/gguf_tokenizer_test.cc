@@ -154,6 +154,29 @@ TEST(GgufByteLevelTest, ControlTextsAreControlTokensWhateverTheirType) {
   EXPECT_GT(Encode(file, "<|im_end|>").size(), 5u);
 }
 
+// Gemma 4: merges of UTF-8, no prefix, bytes of what is no token; runs of line breaks merge among themselves.
+TEST(GgufByteLevelTest, Gemma4HasTokensInUtf8) {
+  GgufVocabulary file = SmallScored();
+  file.model = "gemma4";
+  for (const char* token : {"\n", "\n\n", "<|tool_call>"}) file.tokens.emplace_back(token);
+  file.scores.clear();
+  file.token_types.resize(file.tokens.size(), 1);
+  file.token_types.back() = 4;
+  file.merges = {"\u2581 a", "a b", "\n \n"};
+  file.bos_id = 1;
+  EXPECT_THAT(Encode(file, "ab"), ElementsAre(263));
+  EXPECT_THAT(Encode(file, " ab"), ElementsAre(262, 261));  // the first merge comes first
+  EXPECT_THAT(Encode(file, "a\n\n\nab"), ElementsAre(260, 266, 265, 263));
+  EXPECT_THAT(Encode(file, "a\u00e9"), ElementsAre(260, 3 + 0xC3, 3 + 0xA9));
+  EXPECT_THAT(Encode(file, "<|tool_call>", Origin::kTemplate), ElementsAre(267));
+  EXPECT_GT(Encode(file, "<|tool_call>").size(), 5u);
+  const std::vector<TokenId> ids = Encode(file, "a ab\n", Origin::kMessage, AddSpecial::kYes);
+  EXPECT_THAT(ids, ElementsAre(1, 260, 262, 261, 265));
+  EXPECT_EQ(Make(file)->Decode(ids, SkipSpecial::kYes), "a ab\n");
+  file.add_bos = false;
+  EXPECT_EQ(Encode(file, "a", Origin::kMessage, AddSpecial::kYes).front(), 1);
+}
+
 TEST(GgufScoredTest, BestScoresMergeFirstAndBytesFillIn) {
   EXPECT_THAT(Encode(SmallScored(), "ab"), ElementsAre(262, 261));  // the piece "U+2581 a" beats ab
   EXPECT_THAT(Encode(SmallScored(), "b\n"), ElementsAre(259, 261, 3 + '\n'));

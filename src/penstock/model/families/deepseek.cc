@@ -2,6 +2,8 @@
 // Mistral Small 4 (Mistral AI 2026): the same, with softmax scores and a temperature of attention.
 // DeepSeek-V3.2 (2025) and GLM-5 (2026) add the lightning indexer.
 #include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
 
@@ -100,6 +102,17 @@ void ReadMistral4Config(ConfigReader& reader, ModelConfig& config) {
   reader.FailStatus(inner.status());
 }
 
+// llama.cpp's converter leaves the temperature out. Without it, it is transformers' default.
+absl::Status AddMistral4Fields(const Gguf& gguf, int64_t /*num_layers*/, json::object& config) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto factor, gguf.metadata.Number("mistral4.attention.temperature_scale"));
+  json::object rope;
+  if (json::value* scaling = config.if_contains("rope_scaling")) rope = std::move(scaling->as_object());
+  config.erase("rope_scaling");
+  rope["llama_4_scaling_beta"] = factor.value_or(0.1);
+  config["rope_parameters"] = std::move(rope);
+  return absl::OkStatus();
+}
+
 void ReadGlmLiteConfig(ConfigReader& reader, ModelConfig& config) {
   ReadV3Like(reader, config, 1, {.scale = 1.8});
   ReadMlpLayerTypes(reader, config);
@@ -191,6 +204,7 @@ const Family kMistral4 = {
     .yarn_scales_attention = true,
     .field_names = kFieldNames,
     .stored_names = kMistralNames,
+    .gguf = {.architecture = "mistral4", .add_fields = AddMistral4Fields},
     .read_config = ReadMistral4Config,
 };
 

@@ -6,6 +6,8 @@
 
 #include "absl/strings/numbers.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
 
@@ -38,6 +40,21 @@ constexpr StoredName kStoredNames[] = {
     {"model.embed_tokens.weight", "model.language_model.embed_tokens.weight"},
     {"model.norm.weight", "model.norm.weight"},
     {"model.norm.weight", "model.language_model.norm.weight"},
+};
+
+constexpr StoredName kGgufNames[] = {
+    {"attention_output_norm.weight", "post_attention_norm.weight"},
+    {"residual_layernorm.weight", "ffn_norm.weight"},
+    {"shared_output_norm.weight", "post_ffw_norm_1.weight"},
+    {"post_attention_layernorm.weight", "pre_ffw_norm_2.weight"},
+    {"expert_output_norm.weight", "post_ffw_norm_2.weight"},
+    {"ffn_output_norm.weight", "post_ffw_norm.weight"},
+    {"layer_scale", "layer_output_scale.weight"},
+    {"mlp.gate.norm.weight", "ffn_gate_inp.scale"},
+    {"mlp.expert_scales", "ffn_down_exps.scale"},
+    {"mlp.shared_expert.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.shared_expert.up_proj.weight", "ffn_up.weight"},
+    {"mlp.shared_expert.down_proj.weight", "ffn_down.weight"},
 };
 
 constexpr std::string_view kTowers[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
@@ -90,6 +107,72 @@ void ReadHeads(ConfigReader& reader, ModelConfig& config) {
     config.layer_heads.push_back(heads);
   }
   if (per_layer != nullptr) ReadLayerConfigs(reader, *per_layer, config);
+}
+
+// GGUF's factors of the slowest pairs in layers without windows, which do not rotate, are 1e30; those of the others
+// are 1.
+absl::StatusOr<double> RotatingPart(const Gguf& gguf) {
+  constexpr float kNotRotating = 1e20f;
+  const TensorInfo* tensor = gguf.Find("rope_freqs.weight");
+  if (tensor == nullptr) return ModelError("tensor 'rope_freqs.weight' is missing");
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> factors, ReadFloats(gguf, *tensor, kMaxHeadDim / 2));
+  const auto slow = std::ranges::find_if(factors, [](float factor) { return factor != 1; });
+  if (slow == factors.begin() || std::any_of(slow, factors.end(), [](float x) { return !(x >= kNotRotating); })) {
+    return ModelError("tensor 'rope_freqs.weight': expected ones, and after them numbers from 1e20");
+  }
+  // Adds a quarter to survive rounding.
+  if (slow == factors.end()) return 1;
+  return (static_cast<double>(slow - factors.begin()) + 0.25) / static_cast<double>(factors.size());
+}
+
+// Heads of layers without a window differ from those of the others. Where they have no V, it is K.
+absl::Status AddGgufFields(const Gguf& gguf, int64_t num_layers, json::object& config) {
+  const auto integer = [&](std::string_view key) { return gguf.metadata.Integer(fmt::format("gemma4.{}", key)); };
+  PENSTOCK_ASSIGN_OR_RETURN(const auto windows, gguf.metadata.Bools("gemma4.attention.sliding_window_pattern"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto full_dim, integer("attention.key_length"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto window_dim, integer("attention.key_length_swa"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto rotary_dim, integer("rope.dimension_count_swa"));
+  if (!full_dim.has_value() || !window_dim.has_value()) {
+    return ModelError("key 'gemma4.attention.key_length{}' is missing", full_dim.has_value() ? "_swa" : "");
+  }
+  constexpr char kKvHeads[] = "gemma4.attention.head_count_kv";
+  const GgufMetadata::Field* field = gguf.metadata.Find(kKvHeads);
+  std::vector<int64_t> num_kv_heads;
+  if (field != nullptr && field->is_array) {
+    PENSTOCK_ASSIGN_OR_RETURN(num_kv_heads, gguf.metadata.Integers(kKvHeads));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(const auto count, integer("attention.head_count_kv"));
+    num_kv_heads.assign(static_cast<size_t>(num_layers), count.value_or(0));
+  }
+  if (std::ssize(windows) < num_layers || std::ssize(num_kv_heads) < num_layers) {
+    return ModelError("keys '{}' and 'gemma4.attention.sliding_window_pattern': expected {} entries", kKvHeads,
+                      num_layers);
+  }
+  json::object others;
+  bool keys_are_values = false;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const int64_t count = num_kv_heads[static_cast<size_t>(i)];
+    if (windows[static_cast<size_t>(i)]) {
+      config["num_key_value_heads"] = count;
+      continue;
+    }
+    others[std::to_string(i)] = {{"head_dim", *full_dim}, {"num_key_value_heads", count}};
+    keys_are_values |= gguf.Find(fmt::format("blk.{}.attn_v.weight", i)) == nullptr;
+  }
+  config["head_dim"] = *window_dim;
+  config["per_layer_config"] = std::move(others);
+  config["attention_k_eq_v"] = keys_are_values;
+  config["enable_moe_block"] = true;  // models without experts are refused
+  PENSTOCK_ASSIGN_OR_RETURN(const double rotating_part, RotatingPart(gguf));
+  json::object& ropes = config["rope_parameters"].as_object();
+  json::object& full = ropes["full_attention"].as_object();
+  const json::value theta = full["rope_theta"];
+  full = {{"rope_type", "proportional"}, {"partial_rotary_factor", rotating_part}, {"rope_theta", theta}};
+  if (rotary_dim.value_or(*window_dim) != *window_dim) {
+    ropes["sliding_attention"].as_object()["partial_rotary_factor"] =
+        static_cast<double>(*rotary_dim) / static_cast<double>(*window_dim);
+  }
+  return absl::OkStatus();
 }
 
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
@@ -146,7 +229,11 @@ constexpr Family Gemma(std::string_view name, std::string_view architecture) {
 
 }  // namespace
 
-const Family kGemma4Text = Gemma("gemma4_text", "Gemma4ForCausalLM");
+const Family kGemma4Text = [] {
+  Family family = Gemma("gemma4_text", "Gemma4ForCausalLM");
+  family.gguf = {.architecture = "gemma4", .stored_names = kGgufNames, .add_fields = AddGgufFields};
+  return family;
+}();
 
 const Family kGemma4 = [] {
   Family family = Gemma("gemma4", "Gemma4ForConditionalGeneration");

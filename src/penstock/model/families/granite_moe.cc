@@ -2,6 +2,8 @@
 // The newest have windows, attention sinks and layers with another RoPE or none. Granite 4 hybrid models (2025) have
 // Mamba-2 in most layers, and attention without positions in the others.
 #include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
 
@@ -83,6 +85,13 @@ void ReadWindowedConfig(ConfigReader& reader, ModelConfig& config) {
   ReadLayerTypes(reader, config);
 }
 
+// llama.cpp rotates unless a file says that RoPE was not trained.
+absl::Status AddHybridFields(const Gguf& gguf, int64_t /*num_layers*/, json::object& config) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto rotates, gguf.metadata.Bool("granitehybrid.rope.scaling.finetuned"));
+  config["position_embedding_type"] = rotates.value_or(true) ? "rope" : "none";
+  return absl::OkStatus();
+}
+
 void ReadHybridConfig(ConfigReader& reader, ModelConfig& config) {
   ReadConfig(reader, config);
   config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 1024, 1, kMaxModelDim);
@@ -135,6 +144,7 @@ const Family kGraniteMoeHybrid = {
     .architecture = "GraniteMoeHybridForCausalLM",
     .default_norm_eps = 1e-6,
     .stored_names = kHybridNames,
+    .gguf = {.architecture = "granitehybrid", .stored_names = kGgufNames, .add_fields = AddHybridFields},
     .read_config = ReadHybridConfig,
 };
 

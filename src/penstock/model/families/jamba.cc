@@ -2,6 +2,7 @@
 // layer.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
+#include "penstock/model/layer_fields.h"
 
 namespace penstock {
 namespace {
@@ -35,6 +36,17 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "feed_forward.experts.{expert}.down_proj.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {"linear_attn.decay_a_proj.weight", "ssm_x.weight"},
+    {"linear_attn.k_proj.weight", "ssm_x.weight"},
+    {"linear_attn.q_proj.weight", "ssm_x.weight"},
+    {"linear_attn.decay_proj.weight", "ssm_dt.weight"},
+    {.name = "linear_attn.decay_log", .stored = "ssm_a", .is_transposed = true},
+    {"linear_attn.decay_norm.weight", "ssm_dt_norm.weight"},
+    {"linear_attn.k_norm.weight", "ssm_b_norm.weight"},
+    {"linear_attn.q_norm.weight", "ssm_c_norm.weight"},
+};
+
 // Returns the largest divisor of `number` up to `max`.
 int64_t LargestDivisor(int64_t number, int64_t max) {
   int64_t divisor = std::min(number, max);
@@ -56,9 +68,13 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 16, 2, kMaxExperts);
   config.expert_dim = config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.layer_has_experts = ReadPeriod(reader, "expert", 2, 1, config.num_layers);
+  ReadMlpLayerTypes(reader, config);
   config.router.renormalises = false;
   config.layer_is_recurrent = ReadPeriod(reader, "attn", 8, 4, config.num_layers);
   config.layer_is_recurrent.flip();
+  constexpr LayerName kNames[] = {{"linear_attention", 1}, {"full_attention", 0}};
+  const std::vector<int> kinds = ReadLayerNames(reader, "layer_types", kNames, config.num_layers);
+  if (!kinds.empty()) config.layer_is_recurrent.assign(kinds.begin(), kinds.end());
   // The values have no heads. The scan takes them in parts, which are independent.
   const int64_t values_dim = reader.IntOr("mamba_expand", 2, 1, 64) * config.model_dim;
   const int64_t value_dim = LargestDivisor(values_dim, 128);
@@ -86,6 +102,7 @@ const Family kJamba = {
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
     .default_topk = 2,
+    .gguf = {.architecture = "jamba", .stored_names = kGgufNames},
     .read_config = ReadConfig,
 };
 

@@ -52,6 +52,20 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "block_sparse_moe.shared_experts.down_proj.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {"linear_attn.q_proj.weight", "attn_q.weight"},
+    {"linear_attn.k_proj.weight", "attn_k.weight"},
+    {"linear_attn.v_proj.weight", "attn_v.weight"},
+    {"linear_attn.decay_a_proj.weight", "ssm_f_a.weight"},
+    {"linear_attn.decay_proj.weight", "ssm_f_b.weight"},
+    {"linear_attn.gate_a_proj.weight", "ssm_g_a.weight"},
+    {"linear_attn.gate_proj.weight", "ssm_g_b.weight"},
+    {.name = "linear_attn.conv.weight", .stored = "ssm_conv1d_q.weight", .is_transposed = true},
+    {.name = "linear_attn.conv_k.weight", .stored = "ssm_conv1d_k.weight", .is_transposed = true},
+    {.name = "linear_attn.conv_v.weight", .stored = "ssm_conv1d_v.weight", .is_transposed = true},
+    {"linear_attn.o_proj.weight", "attn_output.weight"},
+};
+
 // Reads `layer_types`, or else the lists of `linear_attn_config`, whose numbers begin at 1.
 void ReadLayers(ConfigReader& reader, ModelConfig& config) {
   constexpr LayerName kNames[] = {{"linear_attention", 1}, {"full_attention", 0}};
@@ -115,6 +129,7 @@ const Family kKimiLinear = {
     .layer_ropes = LayerRopes::kNone,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "kimi-linear", .stored_names = kGgufNames},
     .read_config = ReadConfig,
 };
 

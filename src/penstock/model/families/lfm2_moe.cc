@@ -33,6 +33,15 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "feed_forward.experts.{expert}.w2.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {"model.norm.weight", "token_embd_norm.weight"},
+    {"linear_attn.k_proj.weight", "shortconv.in_proj.weight"},
+    {"linear_attn.gate_proj.weight", "shortconv.in_proj.weight"},
+    {"linear_attn.v_proj.weight", "shortconv.in_proj.weight"},
+    {.name = "linear_attn.conv.weight", .stored = "shortconv.conv.weight", .is_transposed = true},
+    {"linear_attn.o_proj.weight", "shortconv.out_proj.weight"},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 32, 1, kMaxExperts);
   config.expert_dim = reader.IntOr("moe_intermediate_size", 1792, 1, kMaxModelDim);
@@ -67,6 +76,7 @@ const Family kLfm2Moe = {
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
     .default_topk = 4,
+    .gguf = {.architecture = "lfm2moe", .stored_names = kGgufNames},
     .read_config = ReadConfig,
 };
 

@@ -1,6 +1,8 @@
 // Nemotron-H and Nemotron-3 (NVIDIA 2025): a layer has Mamba-2, or attention without positions, or experts, or a dense
 // FFN, each with its norm. FFNs have no gates and square what is positive.
 #include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
 
@@ -43,6 +45,28 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.up_proj.weight", "mixer.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mixer.shared_experts.down_proj.weight"},
 };
+
+constexpr StoredName kGgufNames[] = {
+    {"post_attention_layernorm.weight", "attn_norm.weight"},
+    {.name = "self_attn.q_proj.weight", .stored = "attn_q.weight", .is_paired = true},
+    {.name = "self_attn.k_proj.weight", .stored = "attn_k.weight", .is_paired = true},
+};
+
+// A layer's tensors say what it has.
+absl::Status AddGgufFields(const Gguf& gguf, int64_t num_layers, json::object& config) {
+  json::array types;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const auto find = [&](std::string_view name) { return gguf.Find(fmt::format("blk.{}.{}.weight", i, name)); };
+    const TensorInfo* dense = find("ffn_up");
+    if (dense != nullptr && !dense->shape.empty()) config["intermediate_size"] = dense->shape[0];
+    types.emplace_back(find("ssm_in") != nullptr         ? "mamba"
+                       : find("attn_q") != nullptr       ? "attention"
+                       : find("ffn_gate_inp") != nullptr ? "moe"
+                                                         : "mlp");
+  }
+  config["layers_block_type"] = std::move(types);
+  return absl::OkStatus();
+}
 
 enum Kind : int { kMamba, kAttention, kExperts, kDense };
 
@@ -112,6 +136,7 @@ const Family kNemotronH = {
     .layer_prefix = "backbone.layers.{layer}.",
     .stored_names = kStoredNames,
     .hidden_act = "relu2",
+    .gguf = {.architecture = "nemotron_h_moe", .stored_names = kGgufNames, .add_fields = AddGgufFields},
     .read_config = ReadConfig,
 };
 

@@ -70,15 +70,9 @@ constexpr StoredName kGgufNames[] = {
     {"linear_attn.k_proj.weight", "attn_qkv.weight"},
     {"linear_attn.v_proj.weight", "attn_qkv.weight"},
     {"linear_attn.gate_proj.weight", "attn_gate.weight"},
-    {"linear_attn.beta_proj.weight", "ssm_beta.weight"},
     {"linear_attn.decay_proj.weight", "ssm_alpha.weight"},
     {.name = "linear_attn.beta_proj.weight", .stored = "ssm_ba.weight", .is_grouped = true},
     {.name = "linear_attn.decay_proj.weight", .stored = "ssm_ba.weight", .is_grouped = true},
-    {.name = "linear_attn.conv.weight", .stored = "ssm_conv1d.weight", .is_transposed = true},
-    {"linear_attn.decay_bias", "ssm_dt.bias"},
-    {"linear_attn.decay_log", "ssm_a"},
-    {"linear_attn.norm.weight", "ssm_norm.weight"},
-    {"linear_attn.o_proj.weight", "ssm_out.weight"},
 };
 
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {

@@ -76,7 +76,7 @@ void ChangeFloats(TakenTensor::Change change, std::string& bytes) {
 }
 
 absl::StatusOr<std::string> TakenBytes(const Recipe& recipe, const TakenTensor& tensor) {
-  std::string all;
+  std::string all(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
   for (const std::string& name : tensor.sources) {
     const RandomTensor* const source = Find(recipe, name);
     if (source == nullptr) return InputError("'{}': no safetensors file of the recipe has this tensor", name);

@@ -99,11 +99,29 @@ absl::StatusOr<TakenTensor::Take> ReadTake(const json::array& list, const std::s
   return take;
 }
 
+// Reads [[count, value], ...].
+absl::StatusOr<std::vector<float>> ReadValues(const json::array& runs, const std::string& what) {
+  constexpr int64_t kMaxCount = 1 << 16;
+  std::vector<float> values;
+  for (const json::value& run : runs) {
+    const bool is_pair = run.is_array() && run.get_array().size() == 2 && run.at(0).is_int64() && run.at(1).is_number();
+    const int64_t count = is_pair ? run.at(0).get_int64() : 0;
+    if (count < 1 || count > kMaxCount) return InputError("{}: expected [[count, value], ...] as 'values'", what);
+    values.insert(values.end(), static_cast<size_t>(count), run.at(1).to_number<float>());
+  }
+  return values;
+}
+
 absl::StatusOr<std::vector<TakenTensor>> ReadTakenTensors(const json::array& entries, const std::string& what) {
   std::vector<TakenTensor> tensors;
   for (const json::value& entry : entries) {
     PENSTOCK_ASSIGN_OR_RETURN(const Fields fields, Fields::Of(entry, what));
     TakenTensor& tensor = tensors.emplace_back();
+    if (fields.Has("values")) {
+      PENSTOCK_ASSIGN_OR_RETURN(const json::array* const runs, fields.List("values"));
+      PENSTOCK_ASSIGN_OR_RETURN(tensor.values, ReadValues(*runs, what));
+      continue;
+    }
     PENSTOCK_ASSIGN_OR_RETURN(const std::string pattern, fields.Text("of"));
     PENSTOCK_ASSIGN_OR_RETURN(tensor.sources, ExpandPattern(pattern));
     if (fields.Has("take")) {

@@ -29,6 +29,7 @@ struct TakenTensor {
   // A value x is replaced by x + 1, or by -exp(x) computed in f64, as f32.
   enum class Change : uint8_t { kNone, kPlusOne, kMinusExp };
   Change change = Change::kNone;
+  std::vector<float> values = {};  // not empty: these numbers, and there are no sources
 };
 
 struct RecipeFile {

@@ -23,7 +23,8 @@ using Piece = SentencePieceProto::Piece;
 
 constexpr char kTokens[] = "tokenizer.ggml.tokens";
 
-// These tokens are control tokens whatever their type says, because some converters mark them as ordinary ones.
+// These tokens are control tokens whatever their type says, because some converters mark them as ordinary ones, or as
+// text to make them visible (Gemma 4).
 constexpr auto kControlTexts = std::to_array<std::string_view>({
     "<|eot_id|>",
     "<|im_end|>",
@@ -76,6 +77,13 @@ constexpr auto kControlTexts = std::to_array<std::string_view>({
     "\u2581<PRE>",
     "\u2581<SUF>",
     "\u2581<MID>",
+    "<|channel>",
+    "<channel|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    "<|\"|>",
     "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
     "<\uFF5Cfim\u2581begin\uFF5C>",
     "<\uFF5Cfim\u2581hole\uFF5C>",
@@ -173,13 +181,13 @@ absl::Status AddBpeMerges(const GgufVocabulary& file, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
-// Sets BOS and EOS around a text. The format's default applies if the key is absent.
-absl::Status SetEnds(const GgufVocabulary& file, bool add_bos, bool add_eos, TokenizerParts& parts) {
-  if (file.add_bos.value_or(add_bos)) {
+// Sets BOS and EOS around a text.
+absl::Status SetEnds(bool add_bos, bool add_eos, TokenizerParts& parts) {
+  if (add_bos) {
     if (parts.bos_id < 0) return ModelError("tokenizer.ggml.bos_token_id is missing, but texts begin with this token");
     parts.prefix = {parts.bos_id};
   }
-  if (file.add_eos.value_or(add_eos)) {
+  if (add_eos) {
     if (parts.eos_id < 0) return ModelError("tokenizer.ggml.eos_token_id is missing, but texts end with this token");
     parts.suffix = {parts.eos_id};
   }
@@ -198,7 +206,8 @@ void AddSpaceMarkDecoder(bool has_prefix, TokenizerParts& parts) {
 }
 
 absl::Status MakeByteLevel(const GgufVocabulary& file, TokenizerParts& parts) {
-  PENSTOCK_ASSIGN_OR_RETURN(const GgufPreTokenizer* const pre, FindGgufPreTokenizer(file.pre));
+  PENSTOCK_ASSIGN_OR_RETURN(const GgufPreTokenizer* const pre,
+                            FindGgufPreTokenizer(file.model == "gpt2" ? file.pre : file.model));
   PENSTOCK_RETURN_IF_ERROR(AddBpeMerges(file, parts));
   parts.bpe.ignore_merges = pre->ignore_merges;
   for (const std::string_view pattern : pre->patterns) {
@@ -217,7 +226,7 @@ absl::Status MakeByteLevel(const GgufVocabulary& file, TokenizerParts& parts) {
   }
   parts.bos_id = IdOr(file.bos_id, -1, file);
   parts.eos_id = IdOr(file.eos_id, -1, file);
-  return SetEnds(file, pre->add_bos, /*add_eos=*/false, parts);
+  return SetEnds(pre->always_bos || file.add_bos.value_or(pre->add_bos), file.add_eos.value_or(false), parts);
 }
 
 absl::Status MakeScored(const GgufVocabulary& file, std::vector<Piece> pieces, TokenizerParts& parts) {
@@ -234,7 +243,7 @@ absl::Status MakeScored(const GgufVocabulary& file, std::vector<Piece> pieces, T
   AddSpaceMarkDecoder(has_prefix, parts);
   parts.bos_id = IdOr(file.bos_id, 1, file);
   parts.eos_id = IdOr(file.eos_id, 2, file);
-  return SetEnds(file, /*add_bos=*/true, /*add_eos=*/false, parts);
+  return SetEnds(file.add_bos.value_or(true), file.add_eos.value_or(false), parts);
 }
 
 absl::Status MakeUnigram(const GgufVocabulary& file, const std::vector<Piece>& pieces, TokenizerParts& parts) {
@@ -263,21 +272,21 @@ absl::Status MakeUnigram(const GgufVocabulary& file, const std::vector<Piece>& p
   AddSpaceMarkDecoder(has_prefix, parts);
   parts.bos_id = IdOr(file.bos_id, -1, file);
   parts.eos_id = IdOr(file.eos_id, 1, file);
-  return SetEnds(file, /*add_bos=*/false, /*add_eos=*/true, parts);
+  return SetEnds(file.add_bos.value_or(false), file.add_eos.value_or(true), parts);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufVocabulary& file) {
-  if (file.model != "gpt2" && file.model != "llama" && file.model != "t5") {
-    return ModelError("tokenizer.ggml.model: '{}' is not implemented, only gpt2, llama and t5 are", file.model);
+  if (file.model != "gpt2" && file.model != "gemma4" && file.model != "llama" && file.model != "t5") {
+    return ModelError("tokenizer.ggml.model: '{}' is not implemented, only gpt2, gemma4, llama and t5 are", file.model);
   }
   PENSTOCK_RETURN_IF_ERROR(CheckArrays(file));
   std::vector<std::string> names;
   std::vector<Piece> pieces = MakePieces(file, names);
   TokenizerParts parts;
   PENSTOCK_RETURN_IF_ERROR(AddTokens(pieces, parts));
-  if (file.model == "gpt2") {
+  if (file.model == "gpt2" || file.model == "gemma4") {
     PENSTOCK_RETURN_IF_ERROR(MakeByteLevel(file, parts));
   } else if (file.model == "llama") {
     PENSTOCK_RETURN_IF_ERROR(MakeScored(file, std::move(pieces), parts));

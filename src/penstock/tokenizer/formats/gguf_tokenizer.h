@@ -16,8 +16,9 @@
 namespace penstock {
 
 struct GgufVocabulary {
-  std::string model;  // "llama" (SentencePiece BPE by scores), "gpt2" (byte-level BPE) or "t5" (Unigram)
-  std::string pre;    // names the split patterns; "" if absent
+  // "llama" (SentencePiece BPE by scores), "gpt2" (byte-level BPE), "gemma4" (the same in UTF-8) or "t5" (Unigram).
+  std::string model;
+  std::string pre;  // names the split patterns; "" if absent
   std::vector<std::string> tokens;
   std::vector<float> scores;         // empty or one per token
   std::vector<int32_t> token_types;  // empty or one per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
@@ -38,7 +39,8 @@ struct GgufPreTokenizer {
   std::vector<std::string_view> patterns;  // applied one after the other: see SplitPattern::FromRegex
   bool ignore_merges = false;              // a word that is itself a token stays whole
   bool add_bos = false;                    // the default if tokenizer.ggml.add_bos_token is absent
-  bool raw = false;  // tokens are spelled in UTF-8, with U+2581 for spaces, not in the byte alphabet
+  bool raw = false;         // tokens are spelled in UTF-8, with U+2581 for spaces, not in the byte alphabet
+  bool always_bos = false;  // whatever tokenizer.ggml.add_bos_token says: older files have it wrong
 };
 
 // Returns kModel for an unknown name.
