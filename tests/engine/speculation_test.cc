@@ -103,8 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
                     DraftSetting{.schedule = "hybrid", .device = "emulated"},
                     DraftSetting{.schedule = "zero", .device = "emulated", .batch_size = 6},
                     DraftSetting{.variant = "gptoss-tiny", .batch_size = 8},
-                    DraftSetting{.variant = "deepseek3-tiny", .kv_dtype = "int8"},
-                    DraftSetting{.variant = "glm5-odd"}, DraftSetting{.variant = "deepseek32-tiny"},
+                    DraftSetting{.variant = "deepseek3-tiny", .kv_dtype = "int8"}, DraftSetting{.variant = "glm5-odd"},
+                    DraftSetting{.variant = "deepseek32-tiny"},
                     DraftSetting{.variant = "gemma4-odd", .kv_dtype = "int8"},
                     DraftSetting{.variant = "gemma4-tiny", .schedule = "cgopipe", .device = "emulated"},
                     DraftSetting{.variant = "qwen3next-tiny"}),  // with recurrent layers, nothing is guessed
@@ -156,13 +156,16 @@ TEST(Speculation, RowsOfGuessesThatCannotBeComputedFailNothing) {
 }
 
 TEST(Speculation, AnswersInFormatsStayTheSame) {
-  EngineOptions options{
-      .model_dir = PENSTOCK_SOURCE_DIR "/models/penstock-demo", .memory_bytes = 64 << 20, .threads = 2, .batch_size = 4};
+  EngineOptions options{.model_dir = PENSTOCK_SOURCE_DIR "/models/penstock-demo",
+                        .memory_bytes = 64 << 20,
+                        .threads = 2,
+                        .batch_size = 4};
   std::vector<std::vector<Answer>> answers;
   for (const bool speculates : {false, true}) {
     options.speculates = speculates;
     const auto engine = OpenInstrumentedEngine(options, {.drafts_all = true}).value();
-    const auto constraint = engine->CompileFormat({.kind = OutputFormat::Kind::kRegex, .text = "(ab|cd){4,30}e"}).value();
+    const auto constraint =
+        engine->CompileFormat({.kind = OutputFormat::Kind::kRegex, .text = "(ab|cd){4,30}e"}).value();
     std::map<RequestId, Answer> by_id;
     for (uint32_t i = 0; i < 6; ++i) {
       Request request{.prompt_ids = DrawPhrase(5, i), .constraint = constraint};
@@ -183,7 +186,7 @@ TEST(NgramTable, GuessesWhatFollowedTheLongestKnownContext) {
   NgramTable table;
   const Tokens text = {1, 2, 3, 4, 5, 9, 2, 3, 7};
   for (size_t end = 2; end <= text.size(); ++end) table.Learn(std::span(text).first(end));
-  EXPECT_EQ(table.Next(Tokens{2, 3}).token_id, 7);        // 4 was never confirmed
+  EXPECT_EQ(table.Next(Tokens{2, 3}).token_id, 7);  // 4 was never confirmed
   EXPECT_EQ(table.Next(Tokens{4, 5}).token_id, 9);
   EXPECT_EQ(table.Next(Tokens{1, 1, 2, 3}).token_id, 7);  // only the end of the context is known
   EXPECT_LT(table.Next(Tokens{5, 9, 2, 3}).kind, table.Next(Tokens{2, 3}).kind);  // longer contexts come first

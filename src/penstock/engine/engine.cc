@@ -393,11 +393,11 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   if (policy().schedule.max_ahead > 0) {
     const auto shares_prefix = [&](const Sequence& sequence) { return KvSequence::NumShared(KvArgsOf(sequence)) > 0; };
     batch_.rows().next_rows = NextRowsOf({.running = running_,
-                                   .chosen = chosen,
-                                   .waiting = waiting_.sequences(),
-                                   .num_places = static_cast<size_t>(policy().plan.batch_size),
-                                   .shares_prefix = shares_prefix},
-                                  policy().pass_limits());
+                                          .chosen = chosen,
+                                          .waiting = waiting_.sequences(),
+                                          .num_places = static_cast<size_t>(policy().plan.batch_size),
+                                          .shares_prefix = shares_prefix},
+                                         policy().pass_limits());
   }
   for (const auto& micro_batch : CutMicroBatches(chosen, policy().pass_limits())) {
     const int64_t begin = batch_.rows().num_rows();
@@ -526,7 +526,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids, int64_t num_e
     kv->Open(ids, end);
     for (int64_t pos = begin; pos < end; ++pos) {
       batch_.rows().AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_encoded > 0 ? num_encoded : num_ids,
-                    kv->state_pages());
+                           kv->state_pages());
       if (!encodes) batch_.rows().logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();

@@ -109,7 +109,7 @@ int64_t RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
 
 int64_t RowSampler::Sample(const RowLogits& result, const StepBatch& batch) {
   const size_t vocab_size = static_cast<size_t>(config_->vocab_size);
-  // What a sequence chooses for one row decides on its next ones. So a worker takes all rows of a sequence.
+  // A sequence's choice for one row decides on its next rows. So one worker takes all rows of a sequence.
   std::vector<size_t> first_rows;
   for (size_t i = 0; i < result.rows.size(); ++i) {
     if (i == 0 || &batch.sequence_of(result.rows[i]) != &batch.sequence_of(result.rows[i - 1])) first_rows.push_back(i);

@@ -42,8 +42,8 @@ class RowElasticity {
   double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums
 };
 
-// Returns whether tokens may be drafted. A recurrent state cannot be taken back. Predictors that work ahead, recorders of
-// choices, encoders and attention windows would count rows of drafts as a text's own.
+// Returns whether tokens may be drafted. A recurrent state cannot be taken back. Predictors that work ahead, recorders
+// of choices, encoders and attention windows would count rows of drafts as a text's own.
 bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, const ModelConfig& config);
 
 class Speculator {
@@ -71,9 +71,7 @@ class Speculator {
   void LearnText(Sequence& sequence);
   void LearnTime(const MeasuredStep& step);
   Rates& RatesOf(const Sequence& sequence) { return rates_[sequence.sampling().temperature == 0 ? 1 : 0]; }
-  const Rates& RatesOf(const Sequence& sequence) const {
-    return rates_[sequence.sampling().temperature == 0 ? 1 : 0];
-  }
+  const Rates& RatesOf(const Sequence& sequence) const { return rates_[sequence.sampling().temperature == 0 ? 1 : 0]; }
   // Returns the probability above which a draft is worth its row, beside rows that yield `num_tokens`.
   double LeastProbability(bool has_prompts, double num_tokens, double num_rows) const;
 

@@ -39,9 +39,9 @@ struct PassLimits {
   }
 };
 
-// Chooses one row of each sequence that decodes, and its drafts. Prompts get the remaining rows, first come first served. As long as
-// there are prompts that an encoder must read, chooses whole ones of these, and nothing else. REQUIRES: at most
-// max_rows sequences with their drafts, and max_rows positions of a prompt for an encoder.
+// Chooses one row of each sequence that decodes, and its drafts. Prompts get the remaining rows, first come first
+// served. As long as there are prompts that an encoder must read, chooses whole ones of these, and nothing else.
+// REQUIRES: at most max_rows sequences with their drafts, and max_rows positions of a prompt for an encoder.
 std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits);
 
 // Whether prompts are left for an encoder after a pass of these rows.
