@@ -185,6 +185,8 @@ struct EngineOptions {
   bool live_view = false;  // counts for View() what tasks and experts do
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;
+  // Fills rows that cost little with guesses of the next tokens. Answers do not depend on it.
+  bool speculates = true;
   bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses
   bool io_uring = true;   // reads with io_uring; falls back to reading threads if the kernel refuses
 };
@@ -243,6 +245,8 @@ struct EngineStats {
   int64_t prompt_tokens = 0;
   int64_t computed_prompt_tokens = 0;  // the others were in the KV cache already
   int64_t generated_tokens = 0;
+  int64_t drafted_tokens = 0;   // rows of tokens that were guessed
+  int64_t accepted_tokens = 0;  // those of them that were right
   double load_s = 0;
   double prefill_s = 0;  // a step's time is split between prefill and decode in proportion to their rows
   double decode_s = 0;

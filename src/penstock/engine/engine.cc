@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/bytes.h"
@@ -23,6 +24,8 @@
 #include "penstock/engine/request_check.h"
 #include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
+#include "penstock/engine/speculator.h"
+#include "penstock/engine/step_batch.h"
 #include "penstock/engine/waiting_list.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/measure/learned_routing.h"
@@ -135,10 +138,7 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<RowRange>> BuildBatch();
   // Whether a pass of these rows ends a sequence for certain, so that a waiting request gets its place.
   bool FreesPlaces(std::span<const SequenceRows> chosen) const;
-  void AddRows(Sequence& sequence, int64_t num_rows);
   void SampleRows(const RowLogits& result);
-  // Tells the KV cache which entries the last pass has computed.
-  void KeepEntries();
   // Calls visit(position, logits of that position) for each of `ids` from num_encoded on.
   absl::Status VisitLogits(std::span<const TokenId> ids, int64_t num_encoded,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
@@ -161,9 +161,8 @@ class EngineImpl : public InstrumentedEngine {
   RequestId next_request_id_ = 1;
   WaitingList waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
-  RowBatch batch_;
-  std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
-  std::vector<absl::Status> row_statuses_;  // [num_rows] of the last pass
+  StepBatch batch_;
+  std::optional<Speculator> speculator_;  // absent: tokens are not drafted
   std::function<void(const AnswerPiece&)> piece_sink_;
   bool empty_prompts_ = false;
   bool shares_prefixes_ = true;
@@ -208,6 +207,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, config));
   info_ = InfoOf(*model_, formats, context_length);
   if (options.caller_memory) room.caller = options.caller_memory(info_);
+  if (options.speculates) room.caller.bytes += NgramTable::Bytes();
   const EngineModel model{.config = config,
                           .weights = model_->weights,
                           .files = model_->checkpoint.files(),
@@ -286,6 +286,10 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   }
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
+  if (options.speculates && communicator_ == nullptr && !empty_prompts_ && !hooks.random_answers &&
+      CanSpeculate(options, policy(), model_->config)) {
+    speculator_.emplace(hooks.drafts_all);
+  }
   return absl::OkStatus();
 }
 
@@ -350,22 +354,6 @@ void EngineImpl::Admit() {
   }
 }
 
-void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
-  const int64_t first = sequence.num_computed();
-  sequence.kv()->Open(sequence.token_ids(), first + num_rows);
-  for (int64_t pos = first; pos < first + num_rows; ++pos) {
-    batch_.AddRow(sequence.token_id(pos), pos, sequence.kv()->pages(), static_cast<uint32_t>(sequence.id()),
-                  policy().kv_window, sequence.num_encoded() > 0 ? sequence.num_encoded() : sequence.max_length(),
-                  sequence.kv()->state_pages());
-    batch_.has_kv.back() = sequence.kv()->has_entries(pos) ? 1 : 0;
-    sequence_of_row_.push_back(&sequence);
-    std::vector<std::byte*> copy = sequence.kv()->KeepState(pos);
-    if (!copy.empty()) batch_.state_copies.push_back({batch_.num_rows() - 1, std::move(copy)});
-    const bool is_last = pos + 1 == first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
-    if (is_last || sequence.wants_prompt_logprobs(pos + 1)) batch_.logit_rows.push_back(batch_.num_rows() - 1);
-  }
-}
-
 absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages) {
   if (sequence.in_prefill()) {
     KvSequence& kv = *sequence.kv();
@@ -397,67 +385,55 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
     PENSTOCK_ASSIGN_OR_RETURN(states.emplace_back(), Prepare(*sequence, pages));
   }
   batch_.Clear();
-  sequence_of_row_.clear();
+  std::vector<std::vector<TokenId>> drafts(running_.size());
+  if (speculator_.has_value()) drafts = speculator_->Draft(running_, states, policy().pass_limits().max_rows);
   std::vector<RowRange> micro_batches;
   const std::vector<SequenceRows> chosen = ChooseRows(states, policy().pass_limits());
-  batch_.next_encodes = model_->config.encoder.is_on() && (IsToEncode(states, chosen) || FreesPlaces(chosen));
+  batch_.rows().next_encodes = model_->config.encoder.is_on() && (IsToEncode(states, chosen) || FreesPlaces(chosen));
   if (policy().schedule.max_ahead > 0) {
     const auto shares_prefix = [&](const Sequence& sequence) { return KvSequence::NumShared(KvArgsOf(sequence)) > 0; };
-    batch_.next_rows = NextRowsOf({.running = running_,
-                                   .chosen = chosen,
-                                   .waiting = waiting_.sequences(),
-                                   .num_places = static_cast<size_t>(policy().plan.batch_size),
-                                   .shares_prefix = shares_prefix},
-                                  policy().pass_limits());
+    batch_.rows().next_rows = NextRowsOf({.running = running_,
+                                          .chosen = chosen,
+                                          .waiting = waiting_.sequences(),
+                                          .num_places = static_cast<size_t>(policy().plan.batch_size),
+                                          .shares_prefix = shares_prefix},
+                                         policy().pass_limits());
   }
   for (const auto& micro_batch : CutMicroBatches(chosen, policy().pass_limits())) {
-    const int64_t begin = batch_.num_rows();
-    for (const SequenceRows& part : micro_batch) AddRows(*running_[part.sequence_idx], part.num_rows);
-    micro_batches.push_back({begin, batch_.num_rows()});
+    const int64_t begin = batch_.rows().num_rows();
+    for (const SequenceRows& part : micro_batch) {
+      const std::vector<TokenId>& drafted = drafts[part.sequence_idx];
+      batch_.Add(*running_[part.sequence_idx], part.num_rows - std::ssize(drafted), drafted, policy().kv_window);
+    }
+    micro_batches.push_back({begin, batch_.rows().num_rows()});
   }
   return micro_batches;
 }
 
 absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, LogitsSink sink) {
   const ThreadPool::CallerPin pin(*pool_);
-  const absl::Status status = executor_->Run(batch_, std::move(micro_batches), sink, row_statuses_);
+  const absl::Status status = executor_->Run(batch_.rows(), std::move(micro_batches), sink, batch_.statuses());
   executor_->UpdateStats(stats_);
   return status;
 }
 
 void EngineImpl::SampleRows(const RowLogits& result) {
   // A row that could not be computed fails its whole sequence, even if that row wants no logits.
-  for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
-    if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
-  }
-  stats_.generated_tokens += sampler_->Sample(result, {batch_, sequence_of_row_});
+  batch_.FailBroken();
+  stats_.generated_tokens += sampler_->Sample(result, batch_);
   for (size_t i = 0; piece_sink_ && i < result.rows.size(); ++i) {
-    sequence_of_row_[result.rows[i]]->HandOut(piece_sink_);
-  }
-}
-
-void EngineImpl::KeepEntries() {
-  for (int64_t row = 0, end = 0; row < batch_.num_rows(); row = end) {
-    Sequence& sequence = *sequence_of_row_[row];
-    int64_t num_good = 0;
-    for (end = row; end < batch_.num_rows() && sequence_of_row_[end] == &sequence; ++end) {
-      if (num_good == end - row && row_statuses_[end].ok()) ++num_good;
-    }
-    // Rows of an encoder see each other.
-    if (num_good == 0 || (sequence.failed() && batch_.positions[row] < sequence.num_encoded())) continue;
-    const int64_t first = batch_.positions[row];
-    sequence.kv()->SetComputed(sequence.token_ids(), first, first + num_good);
+    batch_.sequence_of(result.rows[i]).HandOut(piece_sink_);
   }
 }
 
 absl::StatusOr<bool> EngineImpl::AgreeOnStep(std::vector<RowRange>& micro_batches) {
-  if (communicator_ == nullptr) return batch_.num_rows() > 0;
+  if (communicator_ == nullptr) return batch_.rows().num_rows() > 0;
   constexpr double kPpm = 1e6;
-  const std::array<int64_t, 4> own = {batch_.num_rows(), std::ssize(micro_batches), idle() ? 0 : 1,
+  const std::array<int64_t, 4> own = {batch_.rows().num_rows(), std::ssize(micro_batches), idle() ? 0 : 1,
                                       static_cast<int64_t>(kPpm * executor_->expert_slowdown())};
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, own));
   if (max[3] > 0) executor_->SetExpertSlowdown(static_cast<double>(max[3]) / kPpm);
-  micro_batches.resize(max[1], {batch_.num_rows(), batch_.num_rows()});
+  micro_batches.resize(max[1], {batch_.rows().num_rows(), batch_.rows().num_rows()});
   ranks_were_busy_ = max[2] > 0;
   return max[0] > 0;
 }
@@ -474,31 +450,35 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   std::vector<Completion> finished;
   if (!*has_rows) return finished;
-  int64_t num_prompt_rows = 0;
-  for (const Sequence* sequence : sequence_of_row_) num_prompt_rows += sequence->in_prefill() ? 1 : 0;
+  const int64_t num_prompt_rows = batch_.num_prompt_rows();
   // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
   bool advanced = false;
   const auto advance = [&] {
-    if (!advanced) {
-      for (Sequence* sequence : sequence_of_row_) sequence->AdvanceComputed(1);
-    }
-    advanced = true;
+    if (!std::exchange(advanced, true)) batch_.AdvanceKnown();
   };
-  batch_.wants_best_only = sampler_->WantsBestOnly({batch_, sequence_of_row_});
+  batch_.rows().wants_best_only = sampler_->WantsBestOnly(batch_);
   broken_ = RunPass(*std::move(micro_batches), [&](const RowLogits& result) {
     advance();
     SampleRows(result);
   });
   advance();
   PENSTOCK_RETURN_IF_ERROR(broken_);
-  for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
-    if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
-  }
+  batch_.FailBroken();
+  const int64_t num_accepted = batch_.AcceptDrafts();
 
   const double seconds = SecondsSince(start);
   const double prompt_share =
-      static_cast<double>(num_prompt_rows) / static_cast<double>(std::max<int64_t>(1, batch_.num_rows()));
-  KeepEntries();
+      static_cast<double>(num_prompt_rows) / static_cast<double>(std::max<int64_t>(1, batch_.rows().num_rows()));
+  batch_.KeepEntries();
+  if (speculator_.has_value()) {
+    const int64_t num_drafts = batch_.num_drafts();
+    stats_.drafted_tokens += num_drafts;
+    stats_.accepted_tokens += num_accepted;
+    speculator_->Learn(running_, {.num_decoding = batch_.rows().num_rows() - num_drafts - num_prompt_rows,
+                                  .num_prompt_rows = num_prompt_rows,
+                                  .num_drafts = num_drafts,
+                                  .seconds = seconds});
+  }
   stats_.prompt_tokens += num_prompt_rows;
   stats_.computed_prompt_tokens += num_prompt_rows;
   stats_.prefill_s += seconds * prompt_share;
@@ -545,19 +525,19 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids, int64_t num_e
     batch_.Clear();
     kv->Open(ids, end);
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_encoded > 0 ? num_encoded : num_ids,
-                    kv->state_pages());
-      if (!encodes) batch_.logit_rows.push_back(pos - begin);
+      batch_.rows().AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_encoded > 0 ? num_encoded : num_ids,
+                           kv->state_pages());
+      if (!encodes) batch_.rows().logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();
-    broken_ = RunPass({{0, batch_.num_rows()}}, [&](const RowLogits& result) {
+    broken_ = RunPass({{0, batch_.rows().num_rows()}}, [&](const RowLogits& result) {
       const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
       for (size_t i = 0; i < result.rows.size(); ++i) {
         visit(begin + result.rows[i], result.logits.subspan(i * vocab_size, vocab_size));
       }
     });
     // The batch holds only this request, so a row that could not be computed fails all of it.
-    for (const absl::Status& status : row_statuses_) failed.Update(status);
+    for (const absl::Status& status : batch_.statuses()) failed.Update(status);
     stats_.prefill_s += SecondsSince(start);
     stats_.prompt_tokens += end - begin;
     stats_.computed_prompt_tokens += end - begin;

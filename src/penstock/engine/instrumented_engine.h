@@ -21,6 +21,8 @@ struct EngineHooks {
   // Replaces sampled tokens by random ones. A model with random weights falls into loops: a sequence chooses the same
   // few experts again and again. A cache of them then looks better than it is.
   bool random_answers = false;
+  // Drafts every token that can be guessed, also where that costs more than it gains.
+  bool drafts_all = false;
   // Shares the experts with the engines of other ranks; outlives the engine. All of them must have the same model and
   // options, except memory. Step() is then a step of all ranks, each with its own requests: every rank must call it as
   // often as the others.

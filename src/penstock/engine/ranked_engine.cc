@@ -209,6 +209,8 @@ class RankedEngine : public Engine {
       stats_.prompt_tokens += other.prompt_tokens;
       stats_.computed_prompt_tokens += other.computed_prompt_tokens;
       stats_.generated_tokens += other.generated_tokens;
+      stats_.drafted_tokens += other.drafted_tokens;
+      stats_.accepted_tokens += other.accepted_tokens;
       stats_.disk_bytes += other.disk_bytes;
       stats_.unused_disk_bytes += other.unused_disk_bytes;
       stats_.expert_hits += other.expert_hits;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "penstock/base/status.h"
@@ -19,11 +20,11 @@ RowSampler::RowSampler(const kernels::KernelTable& kernels, ThreadPool& pool, co
   for (int i = 0; i < pool.num_workers(); ++i) samplers_.emplace_back(kernels, config.vocab_size);
 }
 
-bool RowSampler::WantsBestOnly(const SequenceBatch& rows) const {
-  return !random_answers_ && std::ranges::all_of(rows.batch.logit_rows, [&](int64_t row) {
-    const Sequence& sequence = *rows.sequence_of_row[row];
+bool RowSampler::WantsBestOnly(const StepBatch& batch) const {
+  return !random_answers_ && std::ranges::all_of(batch.rows().logit_rows, [&](int64_t row) {
+    const Sequence& sequence = batch.sequence_of(row);
     return IsArgMax(sequence.sampling()) && !sequence.format().has_value() &&
-           !sequence.wants_prompt_logprobs(rows.batch.positions[row] + 1);
+           !sequence.wants_prompt_logprobs(batch.rows().positions[row] + 1);
   });
 }
 
@@ -106,25 +107,30 @@ int64_t RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
   return sequence.num_generated() - num_before;
 }
 
-int64_t RowSampler::Sample(const RowLogits& result, const SequenceBatch& rows) {
+int64_t RowSampler::Sample(const RowLogits& result, const StepBatch& batch) {
   const size_t vocab_size = static_cast<size_t>(config_->vocab_size);
-  std::vector<Choice> choices(result.rows.size());
-  pool_->ParallelFor(static_cast<int64_t>(choices.size()), [&](int64_t i, int worker_idx) {
-    const int64_t row = result.rows[i];
-    if (!result.best.empty()) {
-      choices[i].token_id = result.best[i];
-    } else {
-      choices[i] =
-          Choose(*rows.sequence_of_row[row], rows.batch.positions[row],
-                 result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size), samplers_[worker_idx]);
+  // A sequence's choice for one row decides on its next rows. So one worker takes all rows of a sequence.
+  std::vector<size_t> first_rows;
+  for (size_t i = 0; i < result.rows.size(); ++i) {
+    if (i == 0 || &batch.sequence_of(result.rows[i]) != &batch.sequence_of(result.rows[i - 1])) first_rows.push_back(i);
+  }
+  first_rows.push_back(result.rows.size());
+  std::vector<int64_t> num_generated(first_rows.size() - 1);
+  pool_->ParallelFor(std::ssize(num_generated), [&](int64_t part, int worker_idx) {
+    for (size_t i = first_rows[part]; i < first_rows[part + 1]; ++i) {
+      const int64_t row = result.rows[i], pos = batch.rows().positions[row];
+      if (batch.is_draft(row) && !batch.IsLastKnown(row)) continue;
+      Sequence& sequence = batch.sequence_of(row);
+      Choice choice;
+      if (!result.best.empty()) {
+        choice.token_id = result.best[i];
+      } else {
+        choice = Choose(sequence, pos, result.logits.subspan(i * vocab_size, vocab_size), samplers_[worker_idx]);
+      }
+      num_generated[part] += Take(sequence, pos, std::move(choice));
     }
   });
-  int64_t num_generated = 0;
-  for (size_t i = 0; i < choices.size(); ++i) {
-    const int64_t row = result.rows[i];
-    num_generated += Take(*rows.sequence_of_row[row], rows.batch.positions[row], std::move(choices[i]));
-  }
-  return num_generated;
+  return std::accumulate(num_generated.begin(), num_generated.end(), int64_t{0});
 }
 
 }  // namespace penstock

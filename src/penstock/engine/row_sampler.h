@@ -7,6 +7,7 @@
 
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine/sequence.h"
+#include "penstock/engine/step_batch.h"
 #include "penstock/kernels/kernel_table.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/operations.h"
@@ -18,23 +19,17 @@ namespace penstock {
 // The model's weights hold NaN or infinity.
 absl::Status BrokenLogits();
 
-// A batch, and for each of its rows the sequence to which it belongs.
-struct SequenceBatch {
-  const RowBatch& batch;
-  std::span<Sequence* const> sequence_of_row;  // [num_rows]
-};
-
 class RowSampler {
  public:
   // `random_answers` replaces choices by uniformly random tokens, for measurements. The pool must outlive the sampler.
   RowSampler(const kernels::KernelTable& kernels, ThreadPool& pool, const ModelConfig& config, bool random_answers);
 
   // Returns whether all that is wanted of the logits is the largest one of each row.
-  bool WantsBestOnly(const SequenceBatch& rows) const;
+  bool WantsBestOnly(const StepBatch& batch) const;
 
-  // Gives each sequence the token, or the log-probabilities, of its rows in `result`; fails sequences with broken
-  // logits. Returns the number of generated tokens.
-  int64_t Sample(const RowLogits& result, const SequenceBatch& rows);
+  // Gives each sequence the tokens, or the log-probabilities, of its rows in `result`; fails sequences with broken
+  // logits. Drafts that were wrong give nothing. Returns the number of generated tokens.
+  int64_t Sample(const RowLogits& result, const StepBatch& batch);
 
  private:
   struct Choice {

@@ -66,6 +66,9 @@ class Sequence {
   // so that one pass computes them together. With them, each is computed by itself, and the tokens are the same.
   TokenId forced_token() const { return forced_.empty() ? -1 : forced_.front(); }
 
+  // Returns how many tokens guesses have been learnt from, and says that they now have been from all.
+  int64_t SetLearned() { return std::exchange(num_learned_, std::ssize(token_ids_)); }
+
   // Takes a generated token that is not the end-of-sequence token. It must be allowed by the format. Tokens that the
   // format then forces follow.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
@@ -125,6 +128,7 @@ class Sequence {
   std::vector<TokenId> token_ids_;  // prompt and generated
   int64_t num_to_prefill_;          // the prompt; after a pause, all tokens that there were
   int64_t num_computed_ = 0;
+  int64_t num_learned_ = 0;
   int64_t num_shared_ = 0;  // rows among them that other sequences had computed
   TokenHistory history_;
   std::optional<KvSequence> kv_;

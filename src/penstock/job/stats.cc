@@ -133,6 +133,7 @@ std::string FormatStats(const JobNumbers& numbers) {
       {"prompt_tokens", e.prompt_tokens},
       {"computed_prompt_tokens", e.computed_prompt_tokens},
       {"generated_tokens", e.generated_tokens},
+      {"speculation", json::object{{"drafted_tokens", e.drafted_tokens}, {"accepted_tokens", e.accepted_tokens}}},
       {"seconds",
        json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
       {"tokens_per_second", json::object{{"prefill", Rate(e.prompt_tokens, e.prefill_s)},
@@ -186,6 +187,9 @@ std::string FormatSummary(const JobNumbers& numbers) {
   text += fmt::format("tokens          {} prompt", e.prompt_tokens);
   if (e.computed_prompt_tokens < e.prompt_tokens) text += fmt::format(" ({} computed)", e.computed_prompt_tokens);
   text += fmt::format(", {} generated\n", e.generated_tokens);
+  if (e.drafted_tokens > 0) {
+    text += fmt::format("guesses         {} of next tokens, {} right\n", e.drafted_tokens, e.accepted_tokens);
+  }
   text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s,
                       e.prefill_s, e.decode_s, numbers.total_s);
   text += fmt::format("tokens/s        {:.1f} prefill, {:.1f} decode, {:.1f} generation\n",

@@ -36,8 +36,8 @@ std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, c
   int64_t room = limits.max_rows;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].in_prefill) continue;
-    parts.push_back({i, sequences[i].num_computed, 1});
-    --room;
+    parts.push_back({i, sequences[i].num_computed, 1 + sequences[i].num_drafts});
+    room -= parts.back().num_rows;
   }
   for (size_t i = 0; i < sequences.size() && room > 0; ++i) {
     if (!sequences[i].in_prefill || sequences[i].waits) continue;

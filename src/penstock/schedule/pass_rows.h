@@ -17,6 +17,7 @@ struct SequenceState {
   int64_t num_pending = 0;    // known tokens after these positions
   bool in_prefill = false;    // takes several rows: a prompt, or tokens that an output format forces
   bool waits = false;         // takes no rows in this pass: another sequence computes the same tokens
+  int64_t num_drafts = 0;     // rows behind the known one, of a sequence that decodes
   int64_t num_to_encode = 0;  // the next positions: a prompt that the encoder has not read
 };
 
@@ -38,9 +39,9 @@ struct PassLimits {
   }
 };
 
-// Chooses one row of each sequence that decodes. Prompts get the remaining rows, first come first served. As long as
-// there are prompts that an encoder must read, chooses whole ones of these, and nothing else. REQUIRES: at most
-// max_rows sequences, and max_rows positions of a prompt for an encoder.
+// Chooses one row of each sequence that decodes, and its drafts. Prompts get the remaining rows, first come first
+// served. As long as there are prompts that an encoder must read, chooses whole ones of these, and nothing else.
+// REQUIRES: at most max_rows sequences with their drafts, and max_rows positions of a prompt for an encoder.
 std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits);
 
 // Whether prompts are left for an encoder after a pass of these rows.

@@ -74,6 +74,10 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
       .ShowDefault();
   AddFlag(app, "--no-prefix-sharing", flags.no_prefix_sharing,
           "compute every prompt in full, also what prompts begin with in common");
+  AddFlag(app, "--speculate", flags.speculate,
+          "fill rows that cost little with guesses of the next tokens, which change no answer: auto, off")
+      .ShowDefault()
+      .Check([](const std::string& text) { return text == "auto" || text == "off" ? "" : "expected auto or off"; });
   BeginGroup(app, "Schedule");
   AddFlag(app, "--schedule", flags.schedule, schedule_help);
   AddFlag(app, "--policy", flags.policy_path,

@@ -139,6 +139,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   options.shares_prefixes = !flags.no_prefix_sharing;
+  options.speculates = flags.speculate != "off";
   if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;
   return options;
 }

@@ -105,14 +105,14 @@ std::string Report(Comparison comparison, bool as_json) {
   const double same = static_cast<double>(comparison.num_same_best) / count, shift = comparison.shift / count;
   const double reference = std::exp(-comparison.reference_logprob / count), own = std::exp(-comparison.logprob / count);
   if (as_json) {
-    return json::serialize(json::object{
-               {"tokens", all.size()},
-               {"kl_divergence",
-                {{"mean", mean}, {"median", quantile(0.5)}, {"p99", quantile(0.99)}, {"max", all.back()}}},
-               {"same_best_token", same},
-               {"mean_probability_shift", shift},
-               {"perplexity", own},
-               {"reference_perplexity", reference}}) +
+    return json::serialize(
+               json::object{{"tokens", all.size()},
+                            {"kl_divergence",
+                             {{"mean", mean}, {"median", quantile(0.5)}, {"p99", quantile(0.99)}, {"max", all.back()}}},
+                            {"same_best_token", same},
+                            {"mean_probability_shift", shift},
+                            {"perplexity", own},
+                            {"reference_perplexity", reference}}) +
            "\n";
   }
   return fmt::format(

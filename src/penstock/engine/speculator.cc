@@ -1,0 +1,138 @@
+#include "penstock/engine/speculator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// The weight of a step or a guess falls by this factor with each later one.
+constexpr double kStepDecay = 0.98, kGuessDecay = 0.995;
+
+// Before steps show more, rows are assumed to take half as long as an average row.
+constexpr double kAssumedElasticity = 0.5, kAssumedWeight = 0.3;
+// Before guesses show more, a third of them is right.
+constexpr double kAssumedRight = 1, kAssumedGuesses = 3;
+
+double Smoothed(double average, double value) {
+  constexpr double kShare = 0.1;
+  return average == 0 ? value : (1 - kShare) * average + kShare * value;
+}
+
+// A token that a sequence may go on with.
+struct Candidate {
+  double probability;  // that this draft and all before it are right
+  size_t sequence_idx;
+  TokenId token_id;
+  bool operator<(const Candidate& other) const { return probability < other.probability; }
+};
+
+}  // namespace
+
+void RowElasticity::Add(double num_rows, double seconds) {
+  const double x = std::log(num_rows), y = std::log(seconds);
+  for (double* sum : {&weight_, &x_, &y_, &xx_, &xy_}) *sum *= kStepDecay;
+  weight_ += 1;
+  x_ += x;
+  y_ += y;
+  xx_ += x * x;
+  xy_ += x * y;
+}
+
+double RowElasticity::value() const {
+  if (weight_ == 0) return kAssumedElasticity;
+  const double xx = std::max(0.0, xx_ - x_ * x_ / weight_), xy = xy_ - x_ * y_ / weight_;
+  return std::clamp((xy + kAssumedWeight * kAssumedElasticity) / (xx + kAssumedWeight), 0.0, 1.0);
+}
+
+double Speculator::Rate::value() const { return (num_right + kAssumedRight) / (num_guesses + kAssumedGuesses); }
+
+bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, const ModelConfig& config) {
+  return config.num_recurrent_layers() == 0 && !config.encoder.is_on() && !policy.kv_window.on() &&
+         policy.schedule.max_ahead == 0 && !policy.schedule.replaces_routers && options.routing_path.empty() &&
+         !options.routing_scores && options.correlation_path.empty();
+}
+
+void Speculator::Learn(std::span<const std::unique_ptr<Sequence>> running, const MeasuredStep& step) {
+  for (const auto& sequence : running) {
+    if (!sequence->in_prefill()) LearnText(*sequence);
+  }
+  LearnTime(step);
+}
+
+void Speculator::LearnText(Sequence& sequence) {
+  const std::span<const TokenId> tokens = sequence.token_ids();
+  for (int64_t pos = std::max<int64_t>(1, sequence.SetLearned()); pos < std::ssize(tokens); ++pos) {
+    const NgramTable::Guess guess = table_.Next(tokens.first(pos));
+    if (guess.token_id >= 0 && pos >= sequence.num_prompt_tokens()) {
+      Rate& rate = RatesOf(sequence)[guess.kind];
+      rate.num_right = kGuessDecay * rate.num_right + (guess.token_id == tokens[pos] ? 1 : 0);
+      rate.num_guesses = kGuessDecay * rate.num_guesses + 1;
+    }
+    table_.Learn(tokens.first(pos + 1));
+  }
+}
+
+double Speculator::LeastProbability(bool has_prompts, double num_tokens, double num_rows) const {
+  if (drafts_all_) return 0;
+  if (!has_prompts) return elasticity_.value() * num_tokens / num_rows;
+  // Beside prompts, a row is assumed to take as long as theirs. An accepted draft saves a row of a later step.
+  if (prompt_s_per_row_ == 0 || decode_s_per_row_ == 0) return 1;
+  return prompt_s_per_row_ / decode_s_per_row_;
+}
+
+std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_ptr<Sequence>> running,
+                                                    std::span<SequenceState> states, int64_t max_rows) const {
+  std::vector<std::vector<TokenId>> drafts(running.size());
+  std::vector<std::vector<TokenId>> ends(running.size());  // of the texts, with their drafts so far
+  std::priority_queue<Candidate> candidates;
+  const auto propose = [&](size_t i, double probability_before) {
+    const Sequence& sequence = *running[i];
+    const int64_t most = std::min(kMaxDrafts, sequence.max_length() - sequence.num_known() - 1);
+    if (std::ssize(drafts[i]) >= most) return;
+    const NgramTable::Guess guess = table_.Next(ends[i]);
+    if (guess.token_id < 0) return;
+    candidates.push({probability_before * RatesOf(sequence)[guess.kind].value(), i, guess.token_id});
+  };
+  int64_t num_decoding = 0;
+  for (size_t i = 0; i < running.size(); ++i) {
+    if (states[i].in_prefill) continue;
+    const std::span<const TokenId> tokens = running[i]->token_ids();
+    const auto end = tokens.last(std::min<size_t>(tokens.size(), NgramTable::kMaxOrder));
+    ends[i].assign(end.begin(), end.end());
+    ++num_decoding;
+    propose(i, 1);
+  }
+  const bool has_prompts = num_decoding < std::ssize(running);
+  // Most of the rows that are left belong to prompts, if there are any.
+  const int64_t max_drafts = (max_rows - num_decoding) / (has_prompts ? 4 : 1);
+  auto num_tokens = static_cast<double>(num_decoding);
+  for (int64_t num_drafts = 0; num_drafts < max_drafts && !candidates.empty(); ++num_drafts) {
+    const Candidate best = candidates.top();
+    if (best.probability <= LeastProbability(has_prompts, num_tokens, static_cast<double>(num_decoding + num_drafts))) {
+      break;
+    }
+    candidates.pop();
+    drafts[best.sequence_idx].push_back(best.token_id);
+    ends[best.sequence_idx].push_back(best.token_id);
+    num_tokens += best.probability;
+    propose(best.sequence_idx, best.probability);
+  }
+  for (size_t i = 0; i < drafts.size(); ++i) states[i].num_drafts = std::ssize(drafts[i]);
+  return drafts;
+}
+
+void Speculator::LearnTime(const MeasuredStep& step) {
+  if (step.num_decoding == 0 || step.seconds <= 0) return;
+  const auto num_rows = static_cast<double>(step.num_decoding + step.num_drafts + step.num_prompt_rows);
+  if (step.num_prompt_rows > 0) {
+    prompt_s_per_row_ = Smoothed(prompt_s_per_row_, step.seconds / num_rows);
+    return;
+  }
+  elasticity_.Add(num_rows, step.seconds);
+  decode_s_per_row_ = Smoothed(decode_s_per_row_, step.seconds / static_cast<double>(step.num_decoding));
+}
+
+}  // namespace penstock

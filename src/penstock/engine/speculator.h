@@ -1,0 +1,87 @@
+// Drafts tokens for sequences that decode, so that one pass may compute several tokens of a sequence.
+//
+// A pass that streams experts takes hardly longer for some more rows. Drafts fill these rows: each guesses a token, and
+// a pass computes its row as if it were known. A draft is accepted when the sequence's own choice turns out to be that
+// token. So answers do not depend on drafts.
+//
+// A draft is worth its row when its share of the step's expected tokens exceeds its row's share of the step's time. The
+// probability of a guess is learnt from all generated tokens, drafted or not: how often guesses of its kind were right.
+// How the time of a step grows with its rows is learnt from the steps themselves.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "penstock/engine.h"
+#include "penstock/engine/ngram_table.h"
+#include "penstock/engine/sequence.h"
+#include "penstock/plan/policy.h"
+#include "penstock/schedule/pass_rows.h"
+
+namespace penstock {
+
+// The rows of a step, and how long it took.
+struct MeasuredStep {
+  int64_t num_decoding = 0;
+  int64_t num_prompt_rows = 0;
+  int64_t num_drafts = 0;
+  double seconds = 0;
+};
+
+// The share by which the time of a step grows when its rows grow by a small share; 1: the processor computes all the
+// time, 0: rows are free. A weighted regression of log(seconds) on log(rows), in which later steps count more.
+class RowElasticity {
+ public:
+  void Add(double num_rows, double seconds);
+  double value() const;
+
+ private:
+  double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums
+};
+
+// Returns whether tokens may be drafted. A recurrent state cannot be taken back. Predictors that work ahead, recorders
+// of choices, encoders and attention windows would count rows of drafts as a text's own.
+bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, const ModelConfig& config);
+
+class Speculator {
+ public:
+  static constexpr int64_t kMaxDrafts = 24;  // of one sequence in a step
+
+  // With `drafts_all`, every guess is worth its row.
+  explicit Speculator(bool drafts_all = false) : drafts_all_(drafts_all) {}
+
+  // Returns the drafts of each running sequence that are worth their rows, and adds their number to its state. A step
+  // has at most `max_rows` rows.
+  std::vector<std::vector<TokenId>> Draft(std::span<const std::unique_ptr<Sequence>> running,
+                                          std::span<SequenceState> states, int64_t max_rows) const;
+  // Learns from a step what texts have gained, and how long it took.
+  void Learn(std::span<const std::unique_ptr<Sequence>> running, const MeasuredStep& step);
+
+ private:
+  // How often the guesses of a kind were right.
+  struct Rate {
+    double num_right = 0, num_guesses = 0;
+    double value() const;
+  };
+  using Rates = std::array<Rate, NgramTable::kNumKinds>;
+
+  void LearnText(Sequence& sequence);
+  void LearnTime(const MeasuredStep& step);
+  Rates& RatesOf(const Sequence& sequence) { return rates_[sequence.sampling().temperature == 0 ? 1 : 0]; }
+  const Rates& RatesOf(const Sequence& sequence) const { return rates_[sequence.sampling().temperature == 0 ? 1 : 0]; }
+  // Returns the probability above which a draft is worth its row, beside rows that yield `num_tokens`.
+  double LeastProbability(bool has_prompts, double num_tokens, double num_rows) const;
+
+  bool drafts_all_;
+  NgramTable table_;
+  std::array<Rates, 2> rates_;  // of sampled and of greedy answers
+  RowElasticity elasticity_;
+  // The averages of late steps; 0: unknown.
+  double decode_s_per_row_ = 0;  // of steps that only decode
+  double prompt_s_per_row_ = 0;  // of steps with rows of prompts
+};
+
+}  // namespace penstock
