@@ -148,11 +148,11 @@ TEST(EqualityTest, BelowTheLeastBudgetIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Models, EqualityTest,
                          testing::Values("mixtral-odd", "mixtral-sliding", "mixtral-bf16", "mixtral-f16",
-                                         "qwen3moe-odd", "olmoe-bf16", "llama4-vision", "glm5-odd"),
+                                         "qwen3moe-odd", "olmoe-bf16", "llama4-vision", "glm5-odd", "mimo-odd"),
                          GoldenName);
 INSTANTIATE_TEST_SUITE_P(Models, PackedEqualityTest,
                          testing::Values("mixtral-bf16", "qwen3moe-odd", "llama4-vision", "qwen3vl-odd",
-                                         "ernie45vl-odd", "deepseek32-odd"),
+                                         "ernie45vl-odd", "deepseek32-odd", "mimo-odd", "step-published"),
                          GoldenName);
 
 }  // namespace

@@ -27,9 +27,11 @@ struct AttentionCase {
   int64_t first = 0;
   int64_t end = 0;
   int64_t bias_reach = 0;
+  int64_t own_values = 0;  // KvBlock
 
+  KvBlock block() const { return {format, head_dim, values_in_key, false, own_values}; }
   int64_t end_pos() const { return std::max(end, pos + num_rows); }
-  int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
+  int64_t value_dim() const { return block().value_dim(); }
   int64_t row_dim() const { return group * head_dim; }
 };
 
@@ -52,8 +54,7 @@ struct alignas(64) CacheLine {
 class PagedKv {
  public:
   explicit PagedKv(const AttentionCase& c)
-      : block_bytes_(KvBlock{c.format, c.head_dim, c.values_in_key}.bytes()),
-        memory_((c.end_pos() / kKvPageTokens + 1) * 2 * block_bytes_ / 64) {
+      : block_bytes_(c.block().bytes()), memory_((c.end_pos() / kKvPageTokens + 1) * 2 * block_bytes_ / 64) {
     std::memset(memory_.data(), 0xFF, memory_.size() * sizeof(CacheLine));
     for (int64_t pos = 0; pos < c.end_pos(); ++pos) {
       if (pos % kKvPageTokens == 0) {
@@ -63,13 +64,14 @@ class PagedKv {
       }
       if (pages_.back() == nullptr) continue;
       const std::vector<float> k = RandomFloats(c.head_dim, static_cast<uint32_t>(2 * pos));
-      const std::vector<float> v = RandomFloats(c.head_dim, static_cast<uint32_t>(2 * pos + 1));
+      const std::vector<float> v = RandomFloats(c.value_dim(), static_cast<uint32_t>(2 * pos + 1));
       k_norm_max_ = std::max(k_norm_max_, Norm(k));
       v_norm_max_ = std::max(v_norm_max_, Norm(c.values_in_key > 0 ? k : v));
       KernelsFor(Isa::kScalar)
           .store_kv({.format = c.format,
                      .head_dim = c.head_dim,
                      .values_in_key = c.values_in_key,
+                     .value_dim = c.own_values,
                      .k = k.data(),
                      .v = v.data(),
                      .block = const_cast<std::byte*>(pages_.back()) + block_bytes_,
@@ -107,6 +109,7 @@ std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& 
                        .group = num_heads,
                        .head_dim = c.head_dim,
                        .values_in_key = c.values_in_key,
+                       .value_dim = c.own_values,
                        .q = q.data() + first_row * c.row_dim() + first_head * c.head_dim,
                        .q_stride = c.row_dim(),
                        .pages = kv.pages(),
@@ -163,6 +166,10 @@ std::vector<AttentionCase> AllCases() {
       cases.push_back({1, 13, 52, 0, 0, format, values_in_key});
       cases.push_back({1, 4, 52, 70, 0, format, values_in_key});
       cases.push_back({4, 3, 52, 62, 40, format, values_in_key});
+    }
+    for (const int64_t own_values : {5, 16, 33}) {  // V that is narrower than K
+      cases.push_back({1, 13, 52, 70, 0, format, 0, 0, 0, 0, own_values});
+      cases.push_back({4, 3, 52, 62, 40, format, 0, 0, 0, 0, own_values});
     }
   }
   return cases;
@@ -255,10 +262,11 @@ TEST_P(AttentionTest, EqualValuesAreTheirOwnMean) {
 
 // Returns the bytes of a block that held zeros, after `row` was stored as K and V of a token.
 template <typename Kernel>
-std::vector<std::byte> Store(Kernel kernel, KvFormat format, std::span<const float> row) {
-  std::vector<std::byte> block(KvBlock{format, static_cast<int64_t>(row.size())}.bytes());
+std::vector<std::byte> Store(Kernel kernel, KvFormat format, std::span<const float> row, int64_t value_dim = 0) {
+  std::vector<std::byte> block(KvBlock{format, static_cast<int64_t>(row.size()), 0, false, value_dim}.bytes());
   kernel(StoreKvArgs{.format = format,
                      .head_dim = static_cast<int64_t>(row.size()),
+                     .value_dim = value_dim,
                      .k = row.data(),
                      .v = row.data(),
                      .block = block.data(),
@@ -270,7 +278,9 @@ TEST_P(AttentionTest, StoresWhatTheOracleStores) {
   for (const KvFormat format : kAllKvFormats) {
     for (const int64_t head_dim : {1, 7, 16, 45, 128}) {
       const std::vector<float> row = RandomFloats(head_dim, 3);
-      EXPECT_EQ(Store(table_.store_kv, format, row), Store(reference::StoreKv, format, row));
+      for (const int64_t value_dim : {int64_t{0}, (head_dim + 1) / 2}) {
+        EXPECT_EQ(Store(table_.store_kv, format, row, value_dim), Store(reference::StoreKv, format, row, value_dim));
+      }
     }
   }
 }

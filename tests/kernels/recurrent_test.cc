@@ -72,14 +72,15 @@ TEST_P(RecurrentTest, ShortConv) {
   }
 }
 
-// A decay of each head, of each dim of a head, the steps as beta, and the steps alone.
+// A decay of each head, of each dim of a head, the steps as beta, the steps alone, and decays with a floor.
 TEST_P(RecurrentTest, Gates) {
   struct Case {
     int64_t decays_of_log;  // 0: there are no logs
     bool beta_is_step;
+    float floor = 0;
   };
   for (const int64_t heads : {1, 16, 21, 48}) {
-    for (const Case& c : {Case{1, false}, Case{1, true}, Case{19, false}, Case{0, false}}) {
+    for (const Case& c : {Case{1, false}, Case{1, true}, Case{19, false}, Case{0, false}, Case{19, false, -5}}) {
       const int64_t num_decays = heads * std::max<int64_t>(1, c.decays_of_log);
       const std::vector<float> bias = RandomFloats(num_decays, 1), log = RandomFloats(heads, 2);
       std::vector<float> decay = RandomFloats(num_decays, 3), beta = RandomFloats(heads, 4);
@@ -90,6 +91,7 @@ TEST_P(RecurrentTest, Gates) {
                                   .decays_of_log = std::max<int64_t>(1, c.decays_of_log),
                                   .decay_bias = bias.data(),
                                   .decay_log = c.decays_of_log == 0 ? nullptr : log.data(),
+                                  .decay_floor = c.floor,
                                   .decay = d.data(),
                                   .num_betas = heads,
                                   .beta_is_step = c.beta_is_step,

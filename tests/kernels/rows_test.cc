@@ -190,6 +190,33 @@ TEST_P(RowsTest, GluWithTheTanhFormOfGelu) {
   }
 }
 
+TEST_P(RowsTest, GluWithALimitOfItsOutput) {
+  for (const int64_t dim : kDims) {
+    const std::vector<float> gate = RandomFloats(dim, 1), up = RandomFloats(dim, 2);
+    std::vector<float> y(gate.size()), scalar = y, expected = y;
+    const auto args = [&](float* out) {
+      return SwigluArgs{.num_rows = 1,
+                        .dim = dim,
+                        .gate = gate.data(),
+                        .gate_stride = dim,
+                        .up = up.data(),
+                        .up_stride = dim,
+                        .out = out,
+                        .out_stride = dim,
+                        .rule = {.output_limit = 0.25f}};
+    };
+    table_.swiglu(args(y.data()));
+    scalar_.swiglu(args(scalar.data()));
+    reference::Swiglu(args(expected.data()));
+    ExpectSameBits(y, scalar);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = gate[i], u = up[i];
+      EXPECT_NEAR(expected[i], std::min(0.25, g / (1 + std::exp(-g))) * std::clamp(u, -0.25, 0.25), 1e-6);
+      EXPECT_NEAR(y[i], expected[i], 1e-6);
+    }
+  }
+}
+
 TEST_P(RowsTest, SoftCap) {
   for (const int64_t dim : kDims) {
     const std::vector<float> x = RandomFloats(dim, 3);

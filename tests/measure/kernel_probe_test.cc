@@ -27,7 +27,7 @@ TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
 
 INSTANTIATE_TEST_SUITE_P(Models, KernelProbeTest,
                          testing::Values("mixtral-tiny", "qwen35moe-tiny", "nemotronh-tiny", "gemma4-tiny",
-                                         "deepseek32-tiny", "switch-tiny"),
+                                         "deepseek32-tiny", "switch-tiny", "mimo-odd", "laguna-odd", "ling3-tiny"),
                          [](const auto& model) {
                            std::string name = model.param;
                            std::erase(name, '-');

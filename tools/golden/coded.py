@@ -126,6 +126,8 @@ def code_model(folder, own, seed):
     coded = {}
     rng = np.random.default_rng(seed)
     for name, tensor in tensors.items():
+        if not re.search(own["coded_names"], name):
+            continue
         if own["coded"] == "fp8" and \
                 re.search(r"(?<!weights_)(proj(_with_mqa)?|\.w[123]|indexer\.w(q_b|k))\.weight$", name):
             codes, scales, tensors[name] = fp8(tensor, own["fp8_block_rows"])

@@ -58,6 +58,7 @@ FAMILIES = {
     "granitemoehybrid": (transformers.GraniteMoeHybridConfig, transformers.GraniteMoeHybridForCausalLM),
     "nemotron_h": (transformers.NemotronHConfig, transformers.NemotronHForCausalLM),
     "kimi_linear": (transformers.KimiLinearConfig, transformers.KimiLinearForCausalLM),
+    "bailing_hybrid": (transformers.BailingHybridConfig, transformers.BailingHybridForCausalLM),
     "jamba": (transformers.JambaConfig, transformers.JambaForCausalLM),
     "olmoe": (transformers.OlmoeConfig, transformers.OlmoeForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
@@ -91,6 +92,14 @@ FAMILIES = {
     "flint": (transformers.FlintConfig, transformers.FlintForCausalLM),
     "hy_v3": (transformers.HYV3Config, transformers.HYV3ForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
+    "flex_olmo": (transformers.FlexOlmoConfig, transformers.FlexOlmoForCausalLM),
+    "afmoe": (transformers.AfmoeConfig, transformers.AfmoeForCausalLM),
+    "kolibri1": (transformers.Kolibri1Config, transformers.Kolibri1ForCausalLM),
+    "kimi_k25": (transformers.Kimi_K25Config, transformers.Kimi_K25ForConditionalGeneration),
+    "cohere2_moe": (transformers.Cohere2MoeConfig, transformers.Cohere2MoeForCausalLM),
+    "mimo_v2_flash": (transformers.MiMoV2FlashConfig, transformers.MiMoV2FlashForCausalLM),
+    "laguna": (transformers.LagunaConfig, transformers.LagunaForCausalLM),
+    "step3p7": (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
     "gemma4_text": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
     "gemma4": (transformers.Gemma4Config, transformers.Gemma4ForConditionalGeneration),
 }
@@ -118,7 +127,8 @@ def split_variant(variant):
     config.update(variant)
     own = {key: config.pop(key, default) for key, default in
            dict(dtype="float32", layout="classic", shard="1GB", generation=None, coded=None, fp8_block_rows=128,
-                int4_group=32, gguf={}, parts=None, transposed=None, whole=None, prompt_lengths=PROMPT_LENGTHS).items()}
+                int4_group=32, coded_names="", gguf={}, renamed={}, parts=None, transposed=None, whole=None,
+                prompt_lengths=PROMPT_LENGTHS).items()}
     family = config.pop("family")
     if own["parts"]:
         config = dict(text_config=config, tie_word_embeddings=config.get("tie_word_embeddings", False), **own["parts"])
@@ -153,6 +163,39 @@ def published_gemma4(config):
     return dict(config, text_config=dict(sorted(text.items())))
 
 
+def published_mimo(config):
+    """Rewrites a config.json dict of MiMo-V2-Flash with the published checkpoints' keys."""
+    config = dict(config, sliding_window_size=config["sliding_window"] - 1, routed_scaling_factor=None,
+                  hybrid_layer_pattern=[int(kind == "sliding_attention") for kind in config["layer_types"]],
+                  moe_layer_freq=[int(kind == "sparse") for kind in config["mlp_layer_types"]])
+    return {key: value for key, value in sorted(config.items())
+            if key not in ("rope_parameters", "layer_types", "mlp_layer_types")}
+
+
+def published_step3p7(config):
+    """Rewrites a config.json dict of Step 3.7 with the published checkpoints' keys: lists that MTP layers continue."""
+    text = {key: value for key, value in config["text_config"].items()
+            if key not in ("per_layer_config", "query_pre_attn_scalar")}
+    ropes, kinds, mtp = text.pop("rope_parameters"), text.pop("layer_types"), 2
+    text.update(layer_types=kinds + ["sliding_attention"] * mtp, num_nextn_predict_layers=mtp,
+                moe_layers_enum=",".join(str(i) for i, kind in enumerate(text.pop("mlp_layer_types")) if kind == "sparse"),
+                rope_theta=[ropes[kind]["rope_theta"] for kind in kinds] + [1e4] * mtp,
+                partial_rotary_factors=[ropes[kind].get("partial_rotary_factor", 1.0) for kind in kinds] + [1.0] * mtp,
+                rope_scaling={key: value for key, value in ropes["full_attention"].items()
+                              if key not in ("rope_theta", "partial_rotary_factor")},
+                attention_other_setting=dict(num_attention_heads=text.pop("num_sliding_attention_heads")),
+                num_attention_groups=text.pop("num_key_value_heads"), moe_top_k=text.pop("num_experts_per_tok"),
+                moe_num_experts=text.pop("n_routed_experts"))
+    for key in ("swiglu_limits", "swiglu_limits_shared"):
+        text[key] = text[key] + [0.0] * mtp
+    for key in ("mtp_layer_types", "mtp_mlp_layer_types", "num_local_experts"):
+        text.pop(key, None)
+    return dict(config, text_config=dict(sorted(text.items())))
+
+
+PUBLISHED = {"gemma4": published_gemma4, "mimo_v2_flash": published_mimo, "step3p7": published_step3p7}
+
+
 def read_tensors(folder):
     """Returns all tensors of a model folder: {name: tensor}."""
     tensors = {}
@@ -176,6 +219,13 @@ def load(folder, dtype):
 
 def make_published(folder, own):
     """Gives a saved model the published checkpoints' form, where that differs: transposed weights, parts of a whole."""
+    if own["renamed"]:
+        def rename(name):
+            for pattern, replacement in own["renamed"].items():
+                name = re.sub(pattern, replacement, name)
+            return name
+        tensors = {rename(name): tensor for name, tensor in read_tensors(folder).items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     if own["transposed"]:
         tensors = {name: tensor.transpose(-1, -2).contiguous() if re.search(own["transposed"], name) else tensor
                    for name, tensor in read_tensors(folder).items()}
@@ -202,7 +252,7 @@ def write_model(folder, variant, seed):
     if own["layout"] != "plain":
         path = folder / "config.json"
         config = json.loads(path.read_text())
-        config = published_gemma4(config) if family == "gemma4" else classic_config(config, family)
+        config = PUBLISHED[family](config) if family in PUBLISHED else classic_config(config, family)
         path.write_text(json.dumps(config, indent=2) + "\n")
     if own["generation"]:
         text = json.dumps(dict(own["generation"], transformers_version=transformers.__version__), indent=2)
@@ -284,6 +334,8 @@ def selection_keys(block, router, logits):
     bias = next((getattr(module, name) for module in (router, block) for name in ("e_score_correction_bias", "expert_bias")
                  if hasattr(module, name)), None)
     keys = logits if bias is None else logits.sigmoid() + bias
+    if type(router).__name__ == "Kolibri1TopKRouter":
+        keys = logits + bias
     is_mistral = type(router).__name__ == "Mistral4TopkRouter"
     if is_mistral:   # sums of two softmax scores rank groups
         keys = 10 * logits.softmax(-1)

@@ -32,6 +32,10 @@ KIMI = dict(family="kimi_linear", hidden_size=32, intermediate_size=40, moe_inte
             num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8,
             v_head_dim=12, linear_num_heads=4, linear_head_dim=16, num_local_experts=8, num_experts_per_tok=4, vocab_size=96,
             layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"], pad_token_id=0)
+LING3 = dict(family="bailing_hybrid", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8,
+             v_head_dim=12, head_dim=16, num_local_experts=8, n_group=1, topk_group=1, num_experts_per_tok=3, vocab_size=96,
+             first_k_dense_replace=1, layer_group_size=3, num_mtp_layers=0, pad_token_id=0, layout="plain")
 JAMBA = dict(family="jamba", hidden_size=32, intermediate_size=24, num_hidden_layers=6, num_attention_heads=4,
              num_key_value_heads=2, num_experts=8, num_experts_per_tok=2, attn_layer_period=4, attn_layer_offset=1,
              mamba_d_state=8, mamba_dt_rank=5, vocab_size=96)
@@ -145,12 +149,55 @@ MISTRAL4 = dict(DEEPSEEK, family="mistral4", q_lora_rank=20, n_routed_experts=8,
                 rope_parameters=dict(type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
                                      mscale_all_dim=1.0, original_max_position_embeddings=32, llama_4_scaling_beta=0.3))
 
+FLEX_OLMO = dict({key: value for key, value in OLMOE.items() if key != "rope_theta"}, family="flex_olmo", layout="plain",
+                 rope_parameters=dict(rope_type="default", rope_theta=5e5))
+AFMOE = dict(family="afmoe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=8, num_experts_per_tok=3,
+             sliding_window=16, mup_enabled=True, vocab_size=96, layout="plain",
+             rope_parameters=dict(rope_type="default", rope_theta=1e4))
+KOLIBRI = dict(family="kolibri1", hidden_size=32, moe_intermediate_size=24, shared_expert_intermediate_size=28,
+               num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=8,
+               num_experts_per_tok=3, sliding_window=16, norm_topk_prob=True, vocab_size=96, layout="plain",
+               rope_parameters=dict(rope_type="default", rope_theta=1e4))
+KIMI_K25 = dict(DEEPSEEK3, family="kimi_k25", layout="plain",
+                renamed={r"^language_model\.model\.blocks\.": "language_model.model.layers.",
+                         r"^model\.mm_projector\.": "mm_projector."},
+                parts=dict(projection_hidden_size=16, vision_config=dict(hidden_size=16, intermediate_size=16,
+                                                                         num_hidden_layers=1, num_attention_heads=2,
+                                                                         pos_emb_height=4, pos_emb_width=4)))
+COHERE2 = dict(family="cohere2_moe", hidden_size=32, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4,
+               num_key_value_heads=2, head_dim=8, num_experts=8, num_experts_per_tok=3, num_shared_experts=2,
+               expert_selection_fn="sigmoid", first_k_dense_replace=1, prefix_dense_intermediate_size=40,
+               sliding_window=16, sliding_window_pattern=3, logit_scale=0.5, vocab_size=96, layout="plain",
+               rope_parameters=dict(rope_type="default", rope_theta=1e4))
+MIMO = dict(family="mimo_v2_flash", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=1, head_dim=18, v_head_dim=12, n_routed_experts=8,
+            num_experts_per_tok=3, sliding_window=13, vocab_size=96)
+LAGUNA = dict(family="laguna", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
+              shared_expert_intermediate_size=28, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+              head_dim=16, num_experts=8, num_experts_per_tok=3, sliding_window=16, vocab_size=96, layout="plain",
+              layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+              num_attention_heads_per_layer=[4, 6, 2, 4], moe_routed_scaling_factor=1.5)
+STEP_ROPES = dict(sliding_attention=dict(rope_type="default", rope_theta=1e4),
+                  full_attention=dict(rope_type="llama3", rope_theta=5e5, partial_rotary_factor=0.5, factor=2.0,
+                                      low_freq_factor=1.0, high_freq_factor=32.0, original_max_position_embeddings=128))
+STEP = dict(family="step3p7", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, share_expert_dim=28,
+            num_hidden_layers=4, num_attention_heads=4, num_sliding_attention_heads=6, num_key_value_heads=2, head_dim=16,
+            n_routed_experts=8, num_experts_per_tok=3, sliding_window=16, moe_router_scaling_factor=1.5, vocab_size=96,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse"], swiglu_limits=[0.0, 0.0, 0.7, 0.0],
+            swiglu_limits_shared=[0.5, 0.0, 0.0, 0.9], rope_parameters=STEP_ROPES,
+            parts=dict(vision_config=dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
+                                          image_size=28, patch_size=14, max_position_embeddings=4)))
+
 # Keys below are those of config.json, except these:
 #   parts                   fields of config.json beside text_config, which has the others: towers
+#   renamed                 names that save_pretrained writes, and the published ones: regular expressions
 #   transposed              names of weights that the published checkpoints have transposed
 #   whole                   the published form, in which the model is one of several parts (WHOLES in make_golden.py)
 #   dtype                   dtype of the model files
 #   coded, fp8_block_rows, int4_group   the weights are codes of this kind (coded.py)
+#   coded_names             a regular expression: only weights of such names are codes
 #   gguf                    options of make_gguf.py
 #   layout                  "plain": files exactly as save_pretrained writes them; "classic" (the default): config keys
 #                           as in the published checkpoints
@@ -210,6 +257,15 @@ VARIANTS = {
                            layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
                                         "linear_attention"],
                            mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
+    "ling3-tiny": LING3,
+    "ling3-odd": dict(LING3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
+                      num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=22, qk_nope_head_dim=10,
+                      qk_rope_head_dim=6, v_head_dim=9, head_dim=21, short_conv_kernel_size=3, num_local_experts=12,
+                      n_group=4, topk_group=2, n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.7,
+                      kda_safe_gate=False, attention_bias=True, vocab_size=109,
+                      layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
+                                   "linear_attention"],
+                      mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
     "jamba-tiny": dict(JAMBA, layout="plain"),
     "jamba-odd": dict(JAMBA, hidden_size=42, intermediate_size=19, num_hidden_layers=5, num_attention_heads=3,
                       num_key_value_heads=1, num_experts=5, num_experts_per_tok=3, attn_layer_period=3,
@@ -412,6 +468,63 @@ VARIANTS = {
                                                 num_attention_heads=2, num_key_value_heads=2, head_dim=4, patch_size=2,
                                                 pooling_kernel_size=1, position_embedding_size=4),
                              layout="published"),
+    "flexolmo-tiny": FLEX_OLMO,
+    "flexolmo-odd": dict(FLEX_OLMO, hidden_size=50, intermediate_size=18, num_hidden_layers=3, num_attention_heads=5,
+                         num_key_value_heads=5, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True,
+                         attention_bias=True, tie_word_embeddings=True, vocab_size=113),
+    "afmoe-tiny": AFMOE,
+    "afmoe-odd": dict(AFMOE, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
+                      num_attention_heads=6, num_key_value_heads=3, head_dim=10, num_experts=7, num_experts_per_tok=2,
+                      num_shared_experts=1, num_dense_layers=2, route_scale=1.7, sliding_window=9, mup_enabled=False,
+                      global_attn_every_n_layers=2, tie_word_embeddings=True, vocab_size=109),
+    "kolibri-tiny": KOLIBRI,
+    "kolibri-odd": dict(KOLIBRI, hidden_size=37, moe_intermediate_size=19, shared_expert_intermediate_size=23,
+                        num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3, head_dim=10, num_experts=7,
+                        num_experts_per_tok=2, norm_topk_prob=False, sliding_window=9, tie_word_embeddings=True,
+                        vocab_size=109, layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "kimik25-tiny": KIMI_K25,
+    "kimik25-int4": dict(KIMI_K25, coded="int4_rows", coded_names=r"mlp\.experts\.", hidden_size=64,
+                         moe_intermediate_size=32, n_routed_experts=8, n_group=1, topk_group=1, num_experts_per_tok=2),
+    "cohere2moe-tiny": COHERE2,
+    "cohere2moe-odd": dict(COHERE2, hidden_size=37, intermediate_size=19, num_hidden_layers=5, num_attention_heads=6,
+                           num_key_value_heads=3, head_dim=10, num_experts=7, num_experts_per_tok=2, num_shared_experts=1,
+                           shared_expert_combination_strategy="sum", expert_selection_fn="softmax", attention_bias=True,
+                           first_k_dense_replace=2, prefix_dense_sliding_window_pattern=2,
+                           prefix_dense_intermediate_size=None, rms_norm_eps=1e-6, sliding_window=9, logit_scale=1.5,
+                           tie_word_embeddings=False, vocab_size=109),
+    "mimo-published": dict(MIMO, layout="published"),
+    "mimo-odd": dict(MIMO, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
+                     num_attention_heads=12, num_key_value_heads=3, head_dim=14, v_head_dim=9, n_routed_experts=12,
+                     n_group=4, topk_group=2, num_experts_per_tok=4, norm_topk_prob=False, routed_scaling_factor=1.7,
+                     attention_bias=True, attention_value_scale=None, sliding_window=9, tie_word_embeddings=True,
+                     layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention",
+                                  "sliding_attention"],
+                     mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"], layout="plain", vocab_size=109,
+                     rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=5e5,
+                                                              partial_rotary_factor=0.6),
+                                          sliding_attention=dict(rope_type="linear", rope_theta=370.0, factor=2.0,
+                                                                 partial_rotary_factor=1.0))),
+    "laguna-tiny": LAGUNA,
+    "laguna-odd": dict(LAGUNA, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
+                       shared_expert_intermediate_size=23, num_hidden_layers=5, num_attention_heads=6,
+                       num_key_value_heads=3, head_dim=10, num_experts=7, num_experts_per_tok=2, sliding_window=9,
+                       gating="per-element", attention_bias=True, tie_word_embeddings=True, vocab_size=109,
+                       layer_types=["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+                       num_attention_heads_per_layer=[9, 3, 6, 3, 12],
+                       mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"],
+                       rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=4.0,
+                                                                partial_rotary_factor=0.8,
+                                                                original_max_position_embeddings=64),
+                                            sliding_attention=dict(rope_type="default", rope_theta=370.0,
+                                                                   partial_rotary_factor=0.6))),
+    "step-published": dict(STEP, layout="published"),
+    "step-odd": dict(STEP, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, share_expert_dim=23,
+                     num_hidden_layers=5, num_attention_heads=9, num_sliding_attention_heads=3, num_key_value_heads=3,
+                     head_dim=10, n_routed_experts=7, num_experts_per_tok=2, sliding_window=9, attention_bias=True,
+                     query_pre_attn_scalar=7.0, layout="plain", vocab_size=109,
+                     layer_types=["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+                     mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"],
+                     swiglu_limits=[None, 0.0, 0.4, 1.5, 0.0], swiglu_limits_shared=None),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),

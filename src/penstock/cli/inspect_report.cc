@@ -196,9 +196,12 @@ int64_t KvValues(const ModelConfig& c) {
 // Returns the KV heads of each layer; empty if all layers have the same.
 json::array HeadsOfLayers(const ModelConfig& c) {
   json::array layers;
-  for (const LayerHeads& heads : c.layer_heads) {
-    layers.push_back(json::object{{"num_kv_heads", heads.num_kv_heads},
+  for (size_t layer_idx = 0; layer_idx < c.layer_heads.size(); ++layer_idx) {
+    const LayerHeads& heads = c.layer_heads[layer_idx];
+    layers.push_back(json::object{{"num_heads", c.num_heads_of(static_cast<int64_t>(layer_idx))},
+                                  {"num_kv_heads", heads.num_kv_heads},
                                   {"head_dim", heads.head_dim},
+                                  {"value_dim", c.value_dim(static_cast<int64_t>(layer_idx))},
                                   {"keys_are_values", heads.keys_are_values}});
   }
   return layers;
@@ -249,10 +252,16 @@ json::object RulesOf(const ModelConfig& c) {
       {"norm", c.norm == Norm::kRms ? "RMSNorm" : "LayerNorm"},
       {"norm_eps", c.norm_eps},
       {"qk_norm", QkNormName(c.qk_norm)},
-      {"output_norms", c.output_norms},
+      {"input_norms", c.input_norms},
+      {"output_norms", c.output_norms != OutputNorms::kNone},
+      {"parallel_ffn", c.parallel_ffn},
       {"logit_cap", c.logit_cap},
       {"qkv_bias", c.qkv_bias},
       {"sinks", c.attention_sinks},
+      {"attention_gate", !c.attention_gate    ? "none"
+                         : c.gate_is_softplus ? "softplus"
+                                              : "sigmoid"},
+      {"attention_gate_per_head", c.gate_is_per_head},
       {"window_layers", c.sliding_window > 0 ? NumTrue(c.layer_has_window, c.num_layers) : 0},
       {"windows_are_chunks", c.windows_are_chunks},
       {"query_scale", c.query_scale.factor},
@@ -393,6 +402,7 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   const int64_t num_layers = d.at("num_layers").to_number<int64_t>();
   std::string norms = fmt::format("{}, eps {:g}", text("norm"), number("norm_eps"));
   if (text("qk_norm") != "none") norms += fmt::format("; of q and k: {}", text("qk_norm"));
+  if (!is("input_norms")) norms += "; of no inputs";
   if (is("output_norms")) norms += "; of the outputs of attention and FFNs";
   std::string rope = fmt::format("theta {:g}", number("rope_theta"));
   for (const json::value& theta : rules.at("other_rope_thetas").get_array()) {
@@ -452,8 +462,14 @@ std::string HeadsText(const json::object& d) {
                        heads.at("head_dim").to_number<int64_t>());
   };
   for (const json::value& value : d.at("layer_heads").get_array()) {
-    std::string text = text_of(value.get_object());
-    if (value.get_object().at("keys_are_values").get_bool()) text += ", V from K";
+    const json::object& heads = value.get_object();
+    const auto field = [&](const char* key) { return heads.at(key).to_number<int64_t>(); };
+    std::string text = text_of(heads);
+    if (field("num_heads") != d.at("num_heads").to_number<int64_t>()) {
+      text = fmt::format("{} heads, {}", field("num_heads"), text);
+    }
+    if (heads.at("keys_are_values").get_bool()) text += ", V from K";
+    if (field("value_dim") != field("head_dim")) text += fmt::format(", {} of V", field("value_dim"));
     const auto known = std::ranges::find(kinds, text, &std::pair<std::string, int>::first);
     known == kinds.end() ? (void)kinds.emplace_back(text, 1) : (void)++known->second;
   }

@@ -158,10 +158,11 @@ struct SwigluArgs {
 struct StoreKvArgs {
   KvFormat format;
   int64_t head_dim;
-  int64_t values_in_key = 0;  // KvBlock, like the next
+  int64_t values_in_key = 0;  // KvBlock, like the next two
   bool is_by_token = false;
+  int64_t value_dim = 0;
   const float* k;    // [head_dim]
-  const float* v;    // [head_dim]; not read if values_in_key > 0
+  const float* v;    // [value_dim or head_dim]; not read if values_in_key > 0
   std::byte* block;  // KvBlock (tensor/kv_block.h)
   int64_t token;     // its index in the page
 };
@@ -182,9 +183,10 @@ struct AttentionArgs {
   int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads
   int64_t head_dim;
-  int64_t values_in_key = 0;  // KvBlock
-  const float* q;             // [num_rows, group, head_dim]
-  int64_t q_stride;           // from row to row
+  int64_t values_in_key = 0;  // KvBlock, like the next
+  int64_t value_dim = 0;
+  const float* q;    // [num_rows, group, head_dim]
+  int64_t q_stride;  // from row to row
   // pages[i] holds positions [i * kKvPageTokens, (i + 1) * kKvPageTokens). Pages without an attended position are not
   // read and may be null.
   const std::byte* const* pages;
@@ -201,7 +203,7 @@ struct AttentionArgs {
   const float* bias = nullptr;
   int64_t bias_reach = 0;
   float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, max(end, pos + num_rows))
-  float* out;      // [num_rows, group, head_dim or values_in_key]
+  float* out;      // [num_rows, group, KvBlock::value_dim()]
   int64_t out_stride;
 };
 
@@ -285,13 +287,15 @@ struct ShortConvArgs {
 
 // The gates of a row of a recurrent layer, in place:
 //   step = log(1 + exp(decay + decay_bias)),
-//   decay = exp(-exp(decay_log) * step), or the step where decay_log is null,
+//   decay = exp(-exp(decay_log) * step), or the step where decay_log is null, or with a floor
+//   decay = exp(decay_floor / (1 + exp(-exp(decay_log) * (decay + decay_bias)))),
 //   beta = the step, or 1 / (1 + exp(-beta)).
 struct RecurrentGatesArgs {
   int64_t num_decays;
   int64_t decays_of_log = 1;  // neighbouring decays with one decay_log
   const float* decay_bias;    // [num_decays]
   const float* decay_log;     // [num_decays / decays_of_log] or null
+  float decay_floor = 0;      // below 0 if there is one; needs decay_log
   float* decay;               // [num_decays]
   int64_t num_betas;          // num_decays if they are steps
   bool beta_is_step = false;

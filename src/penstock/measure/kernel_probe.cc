@@ -165,6 +165,7 @@ ModelConfig WithAttentionOnly(const ModelConfig& whole) {
   config.layer_is_recurrent = {};
   config.layer_has_mixer = {};
   config.layer_heads = {};
+  config.num_heads = whole.num_heads_of(first);
   config.num_kv_heads = heads.num_kv_heads;
   config.head_dim = heads.head_dim;
   config.sliding_window = 0;

@@ -20,12 +20,14 @@ namespace {
 // Returns the blocks of a layer with these heads, without a place in the page.
 KvLayer LayerOf(const ModelConfig& config, KvFormat format, const LayerHeads& heads) {
   const Indexer& indexer = config.indexer;
-  return {.format = format,
-          .block_bytes = KvBlock{format, heads.head_dim, config.values_in_key(), indexer.is_on()}.bytes(),
-          .num_heads = heads.num_kv_heads,
-          .head_dim = heads.head_dim,
-          .is_by_token = indexer.is_on(),
-          .index_block_bytes = indexer.is_on() ? KvBlock{format, indexer.head_dim, indexer.head_dim}.bytes() : 0};
+  return {
+      .format = format,
+      .block_bytes = KvBlock{format, heads.head_dim, config.values_in_key(), indexer.is_on(), heads.value_dim}.bytes(),
+      .num_heads = heads.num_kv_heads,
+      .head_dim = heads.head_dim,
+      .value_dim = heads.value_dim,
+      .is_by_token = indexer.is_on(),
+      .index_block_bytes = indexer.is_on() ? KvBlock{format, indexer.head_dim, indexer.head_dim}.bytes() : 0};
 }
 
 }  // namespace

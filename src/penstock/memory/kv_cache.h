@@ -34,6 +34,7 @@ struct KvLayer {
   int64_t block_bytes = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;
+  int64_t value_dim = 0;  // of V; 0: head_dim, or that of MLA
   bool is_by_token = false;
   int64_t index_block_bytes = 0;  // of index keys; 0: no layer has an indexer
   int64_t first_index_bytes = 0;  // from the start of the page; 0: this layer has none

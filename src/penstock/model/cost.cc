@@ -29,7 +29,7 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
       case RecurrentKind::kDeltaNet: add_all({keys, keys, values, values, r.beta_cols(), r.decay_cols()}, dim); break;
       case RecurrentKind::kKimiDelta:
         add_all({keys, keys, values, r.beta_cols(), r.rank, r.rank}, dim);
-        add_all({values, r.decay_cols()}, r.rank);
+        add_all({values, r.decay_cols()}, r.rank > 0 ? r.rank : dim);
         break;
       case RecurrentKind::kMamba2: add_all({keys, keys, values, values, r.decay_cols()}, dim); break;
       case RecurrentKind::kMamba1:
@@ -45,15 +45,16 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
   const LayerHeads heads = config.heads_of(layer_idx);
   const int64_t kv_dim = config.kv_dim(layer_idx);
   layer.kv_values = static_cast<double>(config.q_dim(layer_idx) + config.attended_dim(layer_idx));
-  layer.kv_bytes = static_cast<uint64_t>(
-                       heads.num_kv_heads *
-                       KvBlock{formats.kv, heads.head_dim, config.values_in_key(), config.indexer.is_on()}.bytes()) /
-                   static_cast<uint64_t>(kKvPageTokens);
+  layer.kv_bytes =
+      static_cast<uint64_t>(heads.num_kv_heads * KvBlock{formats.kv, heads.head_dim, config.values_in_key(),
+                                                         config.indexer.is_on(), heads.value_dim}
+                                                     .bytes()) /
+      static_cast<uint64_t>(kKvPageTokens);
   if (const Mla& mla = config.mla; mla.is_on()) {
     const int64_t q_dim = config.num_heads * (mla.nope_dim + mla.rope_dim);
     add(layer.in, mla.q_lora_rank, dim);
     add(layer.in, q_dim, mla.q_lora_rank > 0 ? mla.q_lora_rank : dim);
-    add(layer.in, kv_dim, dim);
+    add(layer.in, kv_dim + config.gate_dim(layer_idx), dim);
     add(layer.in, config.num_heads * mla.kv_lora_rank, mla.nope_dim);
     add(layer.out, config.num_heads * mla.value_dim, mla.kv_lora_rank);
     add(layer.out, dim, config.num_heads * mla.value_dim);
@@ -61,9 +62,9 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
   }
   add(layer.in, config.q_dim(layer_idx), dim);
   add(layer.in, kv_dim, dim);
-  add(layer.in, heads.keys_are_values ? 0 : kv_dim, dim);
-  add(layer.in, config.attention_gate ? config.attended_dim(layer_idx) : 0, dim);
-  add(layer.out, dim, config.q_dim(layer_idx));
+  add(layer.in, heads.keys_are_values ? 0 : config.v_dim(layer_idx), dim);
+  add(layer.in, config.gate_dim(layer_idx), dim);
+  add(layer.out, dim, config.attended_dim(layer_idx));
   return layer;
 }
 

@@ -51,7 +51,17 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kGraniteMoeHybrid,
                                   &kNemotronH,
                                   &kKimiLinear,
-                                  &kJamba};
+                                  &kJamba,
+                                  &kFlexOlmo,
+                                  &kAfmoe,
+                                  &kKolibri1,
+                                  &kKimiK25,
+                                  &kCohere2Moe,
+                                  &kMimoV2Flash,
+                                  &kLaguna,
+                                  &kStep3p5,
+                                  &kStep3p7,
+                                  &kBailingHybrid};
 
 }  // namespace
 

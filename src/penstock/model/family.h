@@ -95,6 +95,8 @@ struct Family {
 
   GgufFamily gguf = {};
 
+  // Gives an older form of config.json the fields that read_config reads. Leaves what is not valid as it is.
+  void (*rewrite)(json::object& config) = nullptr;
   // Fills the family's own fields; the common fields are already filled. Errors go to the reader.
   void (*read_config)(ConfigReader& reader, ModelConfig& config);
 };
@@ -145,7 +147,17 @@ extern const Family kGemma4Text;
 extern const Family kLfm2Moe;
 extern const Family kNemotronH;
 extern const Family kKimiLinear;
+extern const Family kBailingHybrid;
 extern const Family kJamba;
+extern const Family kFlexOlmo;
+extern const Family kAfmoe;
+extern const Family kKolibri1;
+extern const Family kKimiK25;
+extern const Family kCohere2Moe;
+extern const Family kMimoV2Flash;
+extern const Family kLaguna;
+extern const Family kStep3p5;
+extern const Family kStep3p7;
 
 std::span<const Family* const> AllFamilies();
 

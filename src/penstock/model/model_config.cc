@@ -114,13 +114,15 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
                                       router.num_topk_groups, router.num_groups, group_size, config.num_topk));
     }
   }
-  const auto check_kv_heads = [&](int64_t num_kv_heads) {
-    if (num_kv_heads >= 1 && config.num_heads % num_kv_heads == 0) return;
-    reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                                    config.num_heads, num_kv_heads));
+  const auto check_kv_heads = [&](int64_t num_heads, int64_t num_kv_heads) {
+    if (num_kv_heads >= 1 && num_heads % num_kv_heads == 0) return;
+    reader.FailRelation(
+        fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", num_heads, num_kv_heads));
   };
-  check_kv_heads(config.num_kv_heads);
-  for (const LayerHeads& heads : config.layer_heads) check_kv_heads(heads.num_kv_heads);
+  check_kv_heads(config.num_heads, config.num_kv_heads);
+  for (const LayerHeads& heads : config.layer_heads) {
+    check_kv_heads(heads.num_heads > 0 ? heads.num_heads : config.num_heads, heads.num_kv_heads);
+  }
   if (config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
     reader.FailRelation(fmt::format("head_dim {}: expected at most {}", config.head_dim, kMaxHeadDim));
   }
@@ -145,11 +147,10 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
     }
     if (!config.has_indexer(0)) reader.FailRelation("the first layer has no indexer whose choices it could share");
   }
-  const int64_t widest =
-      std::max({config.q_dim() / config.num_heads, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
-  if (config.num_heads * widest > kMaxModelDim) {
-    reader.FailRelation(
-        fmt::format("{} heads of {} dims: expected at most {} in total", config.num_heads, widest, kMaxModelDim));
+  const int64_t of_mla = config.num_heads * std::max(config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim);
+  if (const int64_t widest = std::max(config.q_dim(), of_mla); widest > kMaxModelDim) {
+    reader.FailRelation(fmt::format("{} heads of {} dims: expected at most {} in total", config.num_heads,
+                                    widest / config.num_heads, kMaxModelDim));
   }
 }
 
@@ -311,6 +312,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
       if (name != "tie_word_embeddings" || !object.contains(name)) object[name] = value;
     }
   }
+  if (family->rewrite != nullptr) family->rewrite(object);
   ConfigReader reader("config.json", object);
   reader.SetNames(family->field_names);
   return ReadModelConfig(reader, *family);

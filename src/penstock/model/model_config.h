@@ -66,11 +66,22 @@ struct Indexer {
 
 inline constexpr int8_t kNoRope = -1;
 
-// The KV heads of attention in one layer. The number of query heads is the same in all layers.
+// The heads of attention in one layer.
 struct LayerHeads {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   bool keys_are_values = false;  // V is K's projection, before K's norm and RoPE
+  int64_t num_heads = 0;         // of queries; 0: ModelConfig::num_heads
+  int64_t value_dim = 0;         // dims of a head's V, at most head_dim; 0: head_dim
+};
+
+// Which outputs are normed before they are added to the residual.
+enum class OutputNorms : uint8_t {
+  kNone,
+  kAll,  // those of attention and of FFNs; of experts and shared FFN together (AFMoE)
+  // As kAll. The shared FFN has a norm of its own before it, and one after it, as the experts together have; then their
+  // sum is normed (Gemma).
+  kParts,
 };
 
 // How recurrent layers mix positions, in place of attention. The inputs of a position go through a short convolution
@@ -97,8 +108,9 @@ struct Recurrent {
   int64_t conv_width = 0;  // positions that the convolution sees, the row's own included; 0: there are no such layers
   RecurrentKind kind = RecurrentKind::kDeltaNet;
   bool conv_bias = false;
-  // Low ranks through which the gate and the decay are projected (kKimiDelta), or the steps (kMamba1).
+  // Low ranks through which the gate and the decay are projected (kKimiDelta; 0: they are not), or the steps (kMamba1).
   int64_t rank = 0;
+  float decay_floor = 0;  // kKimiDelta: RecurrentGatesArgs::decay_floor (Ling 3)
   // How GGUF files of some families differ. Value head v belongs to key head v % num_key_heads, not to the one of its
   // neighbours; and the weights of the decay are stored as rates, -exp(weight).
   bool heads_alternate = false;
@@ -119,7 +131,7 @@ struct Recurrent {
   }
   // Columns of a row's k, beta (kMamba2: the steps) and decays (kMamba1: the steps).
   int64_t k_cols() const { return has_matrix() ? keys_dim() : values_dim(); }
-  int64_t beta_cols() const { return is_delta() || kind == RecurrentKind::kMamba2 ? num_value_heads : 0; }
+  int64_t beta_cols() const { return convolves_keys() ? num_value_heads : 0; }
   int64_t decay_cols() const {
     if (kind == RecurrentKind::kKimiDelta) return keys_dim();
     if (kind == RecurrentKind::kMamba1) return values_dim();
@@ -187,8 +199,11 @@ struct ModelConfig {
   std::vector<bool> layer_is_recurrent;  // [num_layers]: `recurrent` in place of attention; empty: no layer
   std::vector<LayerHeads> layer_heads;   // [num_layers]; empty: all layers have num_kv_heads and head_dim
   bool attention_gate = false;           // what attention returns is multiplied by 1 / (1 + exp(-gate . x))
+  bool gate_is_softplus = false;         // by log(1 + exp(gate . x)) instead
+  bool gate_is_per_head = false;         // one number for each head, not for each of its dims; always with MLA
   QkNorm qk_norm = QkNorm::kNone;
-  bool v_norm = false;  // RMSNorm over head_dim of each head of V, without weights
+  bool v_norm = false;    // RMSNorm over head_dim of each head of V, without weights
+  float value_scale = 1;  // factor of V
   bool qkv_bias = false;
   bool o_bias = false;
   float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: no clamp
@@ -197,6 +212,7 @@ struct ModelConfig {
   std::vector<int8_t> layer_rope;      // [num_layers]: 0 for `rope`, i for other_ropes[i - 1], or kNoRope; empty: all 0
   float attention_scale = 0;           // factor of q . k; 1 / sqrt(head_dim) in most models
   bool attention_sinks = false;        // a learned number for each head joins its softmax
+  bool sinks_need_window = false;      // only in layers with a window
   int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: no limit
   std::vector<bool> layer_has_window;  // [num_layers]; empty: all layers have one
   // Positions are cut into chunks of sliding_window, and a position sees those of its own chunk before it (Llama 4).
@@ -214,8 +230,12 @@ struct ModelConfig {
   GluRule glu;
   bool is_gated = true;       // false: hidden = max(0, up . x), and FFNs have no gate_proj
   bool squares_relu = false;  // hidden = max(0, up . x)^2; without gates
+  // [num_layers]: GluRule::output_limit of experts, and of other FFNs; empty: 0.
+  std::vector<float> expert_limits;
+  std::vector<float> ffn_limits;
   bool expert_bias = false;
   bool shared_gate = false;             // shared_ffn is scaled by 1 / (1 + exp(-gate . x))
+  float shared_scale = 1;               // factor of shared_ffn
   std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN instead, or none
   // [num_layers], empty for all: layers with attention or `recurrent`, and layers with experts or a dense FFN. Each
   // part has a norm of its own.
@@ -224,9 +244,9 @@ struct ModelConfig {
   // Snowflake Arctic: after attention, a dense FFN (shared_ffn_dim) with its own norm is applied to the residual. The
   // experts read the layer's input; both outputs are added to the residual.
   bool parallel_experts = false;
-  // Gemma: the outputs of attention and of FFNs are normed before they are added to the residual. The shared FFN has a
-  // norm of its own before it, and one after it, as the experts together have; then their sum is normed.
-  bool output_norms = false;
+  bool parallel_ffn = false;  // FFNs read what attention reads, not the residual after it (Cohere)
+  bool input_norms = true;    // false: attention and FFNs read the residual as it is (FlexOlmo)
+  OutputNorms output_norms = OutputNorms::kNone;
   bool layer_scales = false;  // a learned number multiplies the residual after each layer
 
   // Factors of the outputs of operations (Granite); 1 elsewhere.
@@ -245,7 +265,11 @@ struct ModelConfig {
   }
   // Returns the dims of a row of Q, K, V or attention's output in a layer; without a layer those of the widest one.
   // Rows of all layers lie as far apart in buffers as those of the widest.
-  int64_t q_dim(int64_t layer_idx) const { return num_heads * heads_of(layer_idx).head_dim; }
+  int64_t num_heads_of(int64_t layer_idx) const {
+    const int64_t own = heads_of(layer_idx).num_heads;
+    return own > 0 ? own : num_heads;
+  }
+  int64_t q_dim(int64_t layer_idx) const { return num_heads_of(layer_idx) * heads_of(layer_idx).head_dim; }
   int64_t q_dim() const { return Widest(num_heads * head_dim, &ModelConfig::q_dim); }
   bool is_of_encoder(int64_t layer_idx) const { return layer_idx < encoder.num_layers; }
   bool has_cross_attention(int64_t layer_idx) const { return encoder.is_on() && layer_idx >= encoder.num_layers; }
@@ -281,11 +305,33 @@ struct ModelConfig {
   int64_t kv_dim() const { return Widest(num_kv_heads * head_dim, &ModelConfig::kv_dim); }
   // Returns how many of K's dimensions are also V; 0: V is stored beside K.
   int64_t values_in_key() const { return mla.kv_lora_rank; }
-  int64_t value_dim(int64_t layer_idx) const { return mla.is_on() ? mla.kv_lora_rank : heads_of(layer_idx).head_dim; }
-  int64_t v_dim(int64_t layer_idx) const { return mla.is_on() ? 0 : kv_dim(layer_idx); }
-  int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
-  int64_t attended_dim(int64_t layer_idx) const { return num_heads * value_dim(layer_idx); }
-  int64_t attended_dim() const { return mla.is_on() ? num_heads * mla.kv_lora_rank : q_dim(); }
+  int64_t value_dim(int64_t layer_idx) const {
+    const LayerHeads heads = heads_of(layer_idx);
+    return mla.is_on() ? mla.kv_lora_rank : heads.value_dim > 0 ? heads.value_dim : heads.head_dim;
+  }
+  int64_t v_dim(int64_t layer_idx) const {
+    return mla.is_on() ? 0 : heads_of(layer_idx).num_kv_heads * value_dim(layer_idx);
+  }
+  int64_t v_dim() const { return mla.is_on() ? 0 : Widest(num_kv_heads * head_dim, &ModelConfig::v_dim); }
+  int64_t attended_dim(int64_t layer_idx) const { return num_heads_of(layer_idx) * value_dim(layer_idx); }
+  int64_t attended_dim() const {
+    return mla.is_on() ? num_heads * mla.kv_lora_rank : Widest(num_heads * head_dim, &ModelConfig::attended_dim);
+  }
+  // Returns how many numbers gate what attention of a layer returns.
+  int64_t gate_dim(int64_t layer_idx) const {
+    if (!attention_gate) return 0;
+    return gate_is_per_head ? num_heads_of(layer_idx) : attended_dim(layer_idx);
+  }
+  int64_t gate_dim() const {
+    if (!attention_gate) return 0;
+    return Widest(gate_is_per_head ? num_heads : attended_dim(), &ModelConfig::gate_dim);
+  }
+  bool has_sinks(int64_t layer_idx) const {
+    return attention_sinks && (!sinks_need_window || window_of(layer_idx) > 0);
+  }
+  // Returns the rule of a layer's experts, and of its other FFNs.
+  GluRule expert_glu(int64_t layer_idx) const { return Limited(expert_limits, layer_idx); }
+  GluRule ffn_glu(int64_t layer_idx) const { return Limited(ffn_limits, layer_idx); }
   int64_t rope_of(int64_t layer_idx) const { return layer_rope.empty() ? 0 : layer_rope[layer_idx]; }
   // Returns how many of a head's dims rotate in a layer.
   int64_t rotary_dim_of(int64_t layer_idx) const {
@@ -316,6 +362,11 @@ struct ModelConfig {
  private:
   int64_t Widest(int64_t of_all, int64_t (ModelConfig::*dim)(int64_t) const) const;
   int64_t AnglesBefore(int64_t rope_idx) const;
+  GluRule Limited(const std::vector<float>& limits, int64_t layer_idx) const {
+    GluRule rule = glu;
+    if (!limits.empty()) rule.output_limit = limits[layer_idx];
+    return rule;
+  }
 };
 
 // Reads config.json and generation_config.json. Every failure is kModel and names file and field.

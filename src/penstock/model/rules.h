@@ -36,15 +36,19 @@ struct RouterRule {
 };
 
 // hidden = g * 1 / (1 + exp(-alpha * (g + cubic * g^3))) * (u + up_offset), where g is gate and u is up. With a limit,
-// g is at most the limit and u lies within +-limit. Covers the usual SwiGLU, gpt-oss's, and GeGLU with the tanh form of
+// g is at most the limit and u lies within +-limit. With an output_limit, what multiplies u is at most that, and u lies
+// within +-output_limit. Covers the usual SwiGLU, gpt-oss's, and GeGLU with the tanh form of
 // GELU (Hendrycks and Gimpel 2016), because (1 + tanh(x)) / 2 = 1 / (1 + exp(-2 x)).
 struct GluRule {
   float alpha = 1;
   float cubic = 0;
   float up_offset = 0;
-  float limit = 0;  // 0: none
+  float limit = 0;         // 0: none
+  float output_limit = 0;  // 0: none
 
-  constexpr bool is_plain() const { return alpha == 1 && cubic == 0 && up_offset == 0 && limit == 0; }
+  constexpr bool is_plain() const {
+    return alpha == 1 && cubic == 0 && up_offset == 0 && limit == 0 && output_limit == 0;
+  }
 };
 
 // gelu_pytorch_tanh: alpha is 2 sqrt(2 / pi).

@@ -11,12 +11,10 @@ constexpr std::string_view kLightning = "lightning attention";
 constexpr std::string_view kConvolutions = "this family's short convolutions";
 constexpr std::string_view kBlockIndexer = "attention to blocks of positions that an indexer chooses";
 constexpr std::string_view kStreams = "several residual streams (hyper-connections)";
-constexpr std::string_view kOutputNorms = "norms of what attention and FFNs return";
-constexpr std::string_view kHeads = "layers whose attention has other numbers or sizes of heads";
+constexpr std::string_view kHeads = "this family's sizes of heads in a layer";
 
 constexpr UnsupportedFamily kUnsupported[] = {
     {"Nemotron3_5TranscribeForConditionalGeneration", {}, kMamba},
-    {"BailingHybridForCausalLM", {}, kDelta},
     {"Glm5NextForConditionalGeneration", "glm5-next", kDelta},
     {"MiniMaxForCausalLM", "minimax-01", kLightning},
     {"MiniMaxText01ForCausalLM", {}, kLightning},
@@ -36,17 +34,9 @@ constexpr UnsupportedFamily kUnsupported[] = {
     {"HYV4ForCausalLM", "hy-v4", kStreams},
     {"Qwen4ExpForCausalLM", "qwen4exp", kStreams},
     {"Qwen4ExpForConditionalGeneration", {}, kStreams},
-    {"MiMoV2FlashForCausalLM", "mimo2", kHeads},
-    {"Step3p7ForConditionalGeneration", "step35", kHeads},
-    {"Step3p5ForCausalLM", {}, kHeads},
-    {"LagunaForCausalLM", "laguna", kHeads},
-    {"AfmoeForCausalLM", "afmoe", kOutputNorms},
-    {"FlexOlmoForCausalLM", {}, kOutputNorms},
-    {"Kolibri1ForCausalLM", {}, kOutputNorms},
-    {"AXK1ForCausalLM", {}, kOutputNorms},
-    {"BeamForCausalLM", {}, kOutputNorms},
+    {"AXK1ForCausalLM", {}, "this family's norms of what FFNs return"},
+    {"BeamForCausalLM", {}, "residuals that shrink with the depth"},
     {"MuseSparkForConditionalGeneration", "muse-glimmer", "gates of the residual"},
-    {"Cohere2MoeForCausalLM", "cohere2moe", "attention and FFN side by side"},
     {"LongcatFlashForCausalLM", {}, "two attentions in a layer, and experts that return their input"},
     {"JetMoeForCausalLM", {}, "experts of attention"},
     {"DogeForCausalLM", {}, "attention with learned masks, and experts of one neuron"},

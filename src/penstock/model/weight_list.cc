@@ -28,24 +28,21 @@ class LayerMapper {
     const ModelConfig& c = *config_;
     LayerTensors layer;
     if (c.has_mixer(layer_idx_)) {
-      layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
+      if (c.input_norms) layer.attention_norm = Norm("input_layernorm.weight", c.model_dim);
       if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
       c.is_recurrent(layer_idx_) ? MapRecurrent(layer) : MapAttention(layer);
       if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
     }
-    if (c.output_norms) {
+    if (c.output_norms != OutputNorms::kNone) {
       layer.attention_output_norm = Norm("attention_output_norm.weight", c.model_dim);
       layer.ffn_output_norm = Norm("ffn_output_norm.weight", c.model_dim);
     }
     if (c.layer_scales) layer.layer_scale = Vector("layer_scale", 1);
     if (!c.has_ffn(layer_idx_)) return layer;
-    layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
+    if (c.input_norms && !c.parallel_ffn) layer.ffn_norm = Norm("post_attention_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
-    if (c.layer_has_experts[layer_idx_]) {
-      MapExperts(layer);
-    } else {
-      layer.dense_ffn = Ffn("mlp.", c.dense_ffn_dim);
-    }
+    if (c.layer_has_experts[layer_idx_]) MapExperts(layer);
+    if (!c.layer_has_experts[layer_idx_]) layer.dense_ffn = Ffn("mlp.", c.dense_ffn_dim);
     return layer;
   }
 
@@ -68,18 +65,18 @@ class LayerMapper {
     const ModelConfig& c = *config_;
     if (c.mla.is_on()) return MapMla(layer);
     const LayerHeads heads = c.heads_of(layer_idx_);
-    const int64_t q_dim = c.q_dim(layer_idx_), kv_dim = c.kv_dim(layer_idx_);
-    layer.q_proj = Matrix("self_attn.q_proj.weight", q_dim, c.model_dim, c.num_heads);
-    if (c.attention_gate) {
-      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.attended_dim(layer_idx_), c.model_dim, c.num_heads);
-    }
+    const int64_t num_heads = c.num_heads_of(layer_idx_), q_dim = c.q_dim(layer_idx_);
+    const int64_t kv_dim = c.kv_dim(layer_idx_), v_dim = c.v_dim(layer_idx_);
+    layer.q_proj = Matrix("self_attn.q_proj.weight", q_dim, c.model_dim, num_heads);
+    if (c.attention_gate)
+      layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.gate_dim(layer_idx_), c.model_dim, num_heads);
     layer.k_proj = Matrix("self_attn.k_proj.weight", kv_dim, c.model_dim);
-    if (!heads.keys_are_values) layer.v_proj = Matrix("self_attn.v_proj.weight", kv_dim, c.model_dim);
-    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, q_dim);
+    if (!heads.keys_are_values) layer.v_proj = Matrix("self_attn.v_proj.weight", v_dim, c.model_dim);
+    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.attended_dim(layer_idx_));
     if (c.qkv_bias) {
       layer.q_bias = Vector("self_attn.q_proj.bias", q_dim);
       layer.k_bias = Vector("self_attn.k_proj.bias", kv_dim);
-      if (!heads.keys_are_values) layer.v_bias = Vector("self_attn.v_proj.bias", kv_dim);
+      if (!heads.keys_are_values) layer.v_bias = Vector("self_attn.v_proj.bias", v_dim);
     }
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
     if (c.qk_norm != QkNorm::kNone && c.qk_norm != QkNorm::kUnitAfterRope) {
@@ -87,7 +84,7 @@ class LayerMapper {
       layer.q_norm = Norm("self_attn.q_norm.weight", whole ? q_dim : heads.head_dim);
       layer.k_norm = Norm("self_attn.k_norm.weight", whole ? kv_dim : heads.head_dim);
     }
-    if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
+    if (c.has_sinks(layer_idx_)) layer.sinks = Vector("self_attn.sinks", num_heads);
   }
 
   // Weights that are stored as rows of one matrix are taken in the order of the rows.
@@ -117,10 +114,10 @@ class LayerMapper {
       case RecurrentKind::kKimiDelta:
         map_qkv();
         layer.beta_proj = matrix("linear_attn.beta_proj.weight", r.num_value_heads, model_dim);
-        layer.gate_a_proj = matrix("linear_attn.gate_a_proj.weight", r.rank, model_dim);
-        layer.gate_proj = gate_proj(r.rank);
-        layer.decay_a_proj = matrix("linear_attn.decay_a_proj.weight", r.rank, model_dim);
-        layer.decay_proj = decay_proj(r.rank);
+        if (r.rank > 0) layer.gate_a_proj = matrix("linear_attn.gate_a_proj.weight", r.rank, model_dim);
+        layer.gate_proj = gate_proj(r.rank > 0 ? r.rank : model_dim);
+        if (r.rank > 0) layer.decay_a_proj = matrix("linear_attn.decay_a_proj.weight", r.rank, model_dim);
+        layer.decay_proj = decay_proj(r.rank > 0 ? r.rank : model_dim);
         break;
       case RecurrentKind::kMamba2:
         layer.gate_proj = gate_proj(model_dim);
@@ -209,16 +206,16 @@ class LayerMapper {
         Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, WeightUse::kMatrix);
     layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.num_heads * mla.value_dim);
     if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
+    if (c.attention_gate) layer.gate_proj = Matrix("self_attn.gate_proj.weight", c.gate_dim(layer_idx_), c.model_dim);
     if (c.has_indexer(layer_idx_)) MapIndexer(layer);
   }
 
   void MapIndexer(LayerTensors& layer) const {
-    const ModelConfig& c = *config_;
-    const Indexer& indexer = c.indexer;
-    layer.index_q_proj = Matrix("self_attn.indexer.q_proj.weight", indexer.q_dim(), c.mla.q_lora_rank);
-    layer.index_k_proj = Matrix("self_attn.indexer.k_proj.weight", indexer.head_dim, c.model_dim);
+    const Indexer& indexer = config_->indexer;
+    layer.index_q_proj = Matrix("self_attn.indexer.q_proj.weight", indexer.q_dim(), config_->mla.q_lora_rank);
+    layer.index_k_proj = Matrix("self_attn.indexer.k_proj.weight", indexer.head_dim, config_->model_dim);
     layer.index_weights_proj =
-        Take("self_attn.indexer.weights_proj.weight", {indexer.num_heads, c.model_dim}, WeightUse::kRouter);
+        Take("self_attn.indexer.weights_proj.weight", {indexer.num_heads, config_->model_dim}, WeightUse::kRouter);
     layer.index_k_norm = Vector("self_attn.indexer.k_norm.weight", indexer.head_dim);
     layer.index_k_norm_bias = Vector("self_attn.indexer.k_norm.bias", indexer.head_dim);
   }
@@ -227,14 +224,14 @@ class LayerMapper {
     const ModelConfig& c = *config_;
     layer.router_proj = Take("mlp.gate.weight", {c.num_experts, c.model_dim}, WeightUse::kRouter);
     if (c.router_bias) layer.router_bias = Vector("mlp.gate.bias", c.num_experts);
-    if (c.router_selection_bias) {
+    if (c.router_selection_bias)
       layer.router_selection_bias = Vector("mlp.gate.e_score_correction_bias", c.num_experts);
-    }
     if (c.shared_ffn_dim > 0) layer.shared_ffn = Ffn("mlp.shared_expert.", c.shared_ffn_dim);
     if (c.shared_gate)
       layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, WeightUse::kRouter);
-    if (c.parallel_experts || c.output_norms) layer.shared_norm = Norm("residual_layernorm.weight", c.model_dim);
-    if (c.output_norms) {
+    const bool norms_parts = c.output_norms == OutputNorms::kParts;
+    if (c.parallel_experts || norms_parts) layer.shared_norm = Norm("residual_layernorm.weight", c.model_dim);
+    if (norms_parts) {
       layer.shared_output_norm = Norm("shared_output_norm.weight", c.model_dim);
       layer.expert_output_norm = Norm("expert_output_norm.weight", c.model_dim);
     }

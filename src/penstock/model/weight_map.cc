@@ -283,8 +283,10 @@ class Mapper : public TensorSource {
     tensor.name = weight.FullName();
     tensor.shape = weight.shape;
     int64_t num_members = 0, member_idx = 0;
+    const auto module_of = [](std::string_view name) { return name.substr(0, name.find('.')); };
     for (const StoredName& other : RulesFor(weight)) {
-      if (other.stored != rule.stored) continue;
+      // A layer has attention or a recurrence, whose weights may have the same stored name.
+      if (other.stored != rule.stored || module_of(other.name) != module_of(rule.name)) continue;
       if (other.name == rule.name) member_idx = num_members;
       ++num_members;
     }

@@ -11,7 +11,7 @@
 //   self_attn.indexer.q_proj, k_proj, weights_proj, k_norm                 .weight; k_norm.bias
 //   self_attn.sinks
 //   attention_output_norm, shared_output_norm, expert_output_norm, ffn_output_norm  .weight
-//   self_attn.gate_proj                                                    .weight
+//   self_attn.gate_proj                                                    .weight; per head: one row for each
 //   linear_attn.q_proj, k_proj, v_proj, gate_proj, beta_proj, decay_proj, o_proj  .weight, in recurrent layers
 //   linear_attn.gate_a_proj, decay_a_proj, conv, conv_k, conv_v, norm, q_norm, k_norm, decay_norm  .weight
 //   linear_attn.conv.bias, decay_bias, decay_log, skip
@@ -55,8 +55,8 @@ struct LayerParts {
   Vector attention_norm_bias = {};
   Matrix q_proj = {};  // [num_heads * head_dim, model_dim]
   Matrix k_proj = {};  // [num_kv_heads * head_dim, model_dim]
-  Matrix v_proj = {};  // [num_kv_heads * head_dim, model_dim]
-  Matrix o_proj = {};  // [model_dim, num_heads * head_dim]
+  Matrix v_proj = {};  // [num_kv_heads * value_dim, model_dim]
+  Matrix o_proj = {};  // [model_dim, num_heads * value_dim]
   Vector q_bias = {};
   Vector k_bias = {};
   Vector v_bias = {};
@@ -75,13 +75,14 @@ struct LayerParts {
   Vector index_k_norm = {};  // [head_dim]
   Vector index_k_norm_bias = {};
   Vector sinks = {};  // [num_heads]
-  // The gate of attention's output, [num_heads * head_dim, model_dim], or of a recurrent layer's, [values_dim,
-  // model_dim]. In a recurrent layer, q_proj, k_proj and v_proj are [keys_dim or values_dim, model_dim]. kMamba1
-  // projects q, k and decay_a from the values: [key_dim or rank, values_dim].
+  // The gate of attention's output, [gate_dim, model_dim], or of a recurrent layer's, [values_dim, model_dim]. In a
+  // recurrent layer, q_proj, k_proj and v_proj are [keys_dim or values_dim, model_dim]. kMamba1 projects q, k and
+  // decay_a from the values: [key_dim or rank, values_dim].
   Matrix gate_proj = {};
-  Matrix beta_proj = {};    // [num_value_heads, model_dim]
-  Matrix decay_proj = {};   // [decay_cols, model_dim]; kKimiDelta and kMamba1: [decay_cols, rank]
-  Matrix gate_a_proj = {};  // kKimiDelta: [rank, model_dim], like decay_a_proj, and gate_proj [values_dim, rank]
+  Matrix beta_proj = {};   // [num_value_heads, model_dim]
+  Matrix decay_proj = {};  // [decay_cols, model_dim]; with a rank: [decay_cols, rank]
+  Matrix gate_a_proj =
+      {};  // kKimiDelta with a rank: [rank, model_dim], like decay_a_proj; gate_proj [values_dim, rank]
   Matrix decay_a_proj = {};
   Vector conv_weight = {};    // [conv_width, num_channels]: of q, k, v; of v, k, q (kMamba2); of v; or of q
   Vector conv_k_weight = {};  // kKimiDelta: [conv_width, keys_dim], like the part of q in conv_weight
@@ -97,7 +98,7 @@ struct LayerParts {
   Matrix cross_k_proj = {};   // [num_kv_heads * head_dim, model_dim], of the encoder's output, like cross_v_proj
   Matrix cross_v_proj = {};
   Matrix cross_o_proj = {};           // [model_dim, num_heads * head_dim]
-  Vector attention_output_norm = {};  // [model_dim]; with output_norms, like the next three
+  Vector attention_output_norm = {};  // [model_dim]; with OutputNorms, like the next three
   Vector shared_output_norm = {};
   Vector expert_output_norm = {};
   Vector ffn_output_norm = {};

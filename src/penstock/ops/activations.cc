@@ -81,6 +81,11 @@ void VisitIndexer(IndexerRows& a, const ModelConfig& config, const ActivationDim
         dims.num_workers * num_pages * KvBlock{KvFormat::kF32, config.head_dim, config.values_in_key()}.bytes());
 }
 
+// Says whether the output of the shared FFN is kept to be normed, alone or with those of experts.
+bool HoldsSharedOutput(const ModelConfig& config) {
+  return config.output_norms != OutputNorms::kNone && config.shared_ffn_dim > 0;
+}
+
 // Calls visit(span, count) for each buffer: one list serves both to count and to allocate.
 template <typename Visitor>
 void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
@@ -129,10 +134,10 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
       visit(a.q_heads, rows * config.num_heads * (mla.nope_dim + mla.rope_dim));
       visit(a.value_heads, rows * config.num_heads * mla.value_dim);
     }
-    visit(a.attention_gate, config.attention_gate ? rows * config.attended_dim() : 0);
-    visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
+    visit(a.attention_gate, rows * config.gate_dim());
+    visit(a.layer_input, config.parallel_experts || config.parallel_ffn ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
-    visit(a.shared_output, config.output_norms ? rows * config.model_dim : 0);
+    visit(a.shared_output, HoldsSharedOutput(config) ? rows * config.model_dim : 0);
     visit(a.topk_weights, num_assignments);
     visit(a.ahead_scores, rows * config.num_experts);
     visit(a.ahead_weights, num_assignments);
@@ -161,11 +166,11 @@ int64_t RankTrailerBytes(const ModelConfig& config) { return 8 * config.num_expe
 
 int64_t AttentionHeads(const ModelConfig& config, int64_t layer_idx) {
   constexpr int64_t kMaxHeadsAtOnce = 32;
-  return std::min(config.num_heads / config.heads_of(layer_idx).num_kv_heads, kMaxHeadsAtOnce);
+  return std::min(config.num_heads_of(layer_idx) / config.heads_of(layer_idx).num_kv_heads, kMaxHeadsAtOnce);
 }
 
 int64_t PartsOfKvHead(const ModelConfig& config, int64_t layer_idx) {
-  const int64_t group = config.num_heads / config.heads_of(layer_idx).num_kv_heads;
+  const int64_t group = config.num_heads_of(layer_idx) / config.heads_of(layer_idx).num_kv_heads;
   const int64_t max_heads = AttentionHeads(config, layer_idx);
   return (group + max_heads - 1) / max_heads;
 }

@@ -103,9 +103,9 @@ struct Activations {
 
   std::span<float> residual;        // [num_rows, model_dim]
   std::span<float> normed;          // [num_rows, model_dim]
-  std::span<float> layer_input;     // [num_rows, model_dim]: the residual before attention, if experts take that
+  std::span<float> layer_input;     // [num_rows, model_dim]: the residual before attention, if FFNs take that
   std::span<float> shared_gate;     // [num_rows]: only if the shared FFN has a gate
-  std::span<float> shared_output;   // [num_rows, model_dim]: only with output norms
+  std::span<float> shared_output;   // [num_rows, model_dim]: only if it is normed, alone or with experts' outputs
   std::span<std::byte> gemm_input;  // [num_rows]: prepared rows of normed or attended
   // [num_rows]: prepared rows of normed, kept from Route() to Group(). With several ranks [max_expert_rows()]: those of
   // other ranks follow from max_rows on.
@@ -113,9 +113,9 @@ struct Activations {
   // Rows of the widest layer, like the next three; ModelConfig::q_dim() and so on.
   std::span<float> q;               // [num_rows, num_heads * head_dim]
   std::span<float> k;               // [num_rows, num_kv_heads * head_dim]
-  std::span<float> v;               // [num_rows, num_kv_heads * head_dim]
+  std::span<float> v;               // [num_rows, num_kv_heads * value_dim]
   std::span<float> attended;        // [num_rows, num_heads * value_dim]
-  std::span<float> attention_gate;  // [num_rows, num_heads * head_dim]: only if attention has a gate
+  std::span<float> attention_gate;  // [num_rows, gate_dim]: only if attention has a gate
   std::span<float> q_compressed;    // [num_rows, q_lora_rank]: only with MLA, like the next two
   std::span<float> q_heads;         // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
   std::span<float> value_heads;     // [num_rows, num_heads, value_dim]: V's up-projection of attended

@@ -43,7 +43,7 @@ void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx, std
   const int64_t q_dim = config.q_dim(layer_idx), kv_dim = config.kv_dim(layer_idx);
   float* q = a.q.data() + row_idx * config.q_dim();
   float* k = a.k.data() + row_idx * config.kv_dim();
-  float* v = a.v.data() + row_idx * config.kv_dim();
+  float* v = a.v.data() + row_idx * config.v_dim();
   const bool is_unit = config.qk_norm == QkNorm::kUnitAfterRope;
   const auto norm = [&] {
     if (config.qk_norm == QkNorm::kNone) return;
@@ -55,15 +55,18 @@ void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx, std
   };
   if (heads.keys_are_values) std::copy_n(k, kv_dim, v);
   if (config.v_norm) NormHeads(context, {}, heads.head_dim, v, kv_dim);
+  if (config.value_scale != 1) {
+    for (int64_t d = 0; d < config.v_dim(layer_idx); ++d) v[d] *= config.value_scale;
+  }
   const bool is_after_rope = is_unit || config.qk_norm == QkNorm::kPerHeadAfterRope;
   if (!is_after_rope) norm();
   if (config.clip_qkv > 0) {
     Clip(config.clip_qkv, q, q_dim);
     Clip(config.clip_qkv, k, kv_dim);
-    Clip(config.clip_qkv, v, kv_dim);
+    Clip(config.clip_qkv, v, config.v_dim(layer_idx));
   }
   const int64_t first_angle = row_idx * config.num_angles() + config.first_angle_of(layer_idx);
-  kernels::RopeArgs rope = {.num_heads = config.num_heads,
+  kernels::RopeArgs rope = {.num_heads = config.num_heads_of(layer_idx),
                             .rotary_dim = config.rotary_dim_of(layer_idx),
                             .x = q,
                             .head_stride = heads.head_dim,
@@ -85,13 +88,14 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
   const Activations& a = context.activations;
   std::byte* page = pages[pos / KvCache::kPageTokens];
   for (int64_t head_idx = 0; head_idx < layer.num_heads; ++head_idx) {
-    const int64_t offset = row_idx * config.kv_dim() + head_idx * layer.head_dim;
+    const int64_t value_dim = layer.value_dim > 0 ? layer.value_dim : layer.head_dim;
     context.kernels.store_kv({.format = layer.format,
                               .head_dim = layer.head_dim,
                               .values_in_key = config.values_in_key(),
                               .is_by_token = layer.is_by_token,
-                              .k = a.k.data() + offset,
-                              .v = a.v.data() + offset,
+                              .value_dim = layer.value_dim,
+                              .k = a.k.data() + row_idx * config.kv_dim() + head_idx * layer.head_dim,
+                              .v = a.v.data() + row_idx * config.v_dim() + head_idx * value_dim,
                               .block = page + layer.head_offset_bytes(head_idx),
                               .token = pos % KvCache::kPageTokens});
   }
@@ -136,7 +140,8 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
                                  int64_t pos, RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
-  const int64_t group = config.num_heads / layer.num_heads, max_heads = AttentionHeads(config, layer_idx);
+  const int64_t group = config.num_heads_of(layer_idx) / layer.num_heads;
+  const int64_t max_heads = AttentionHeads(config, layer_idx);
   const int64_t parts_of_head = PartsOfKvHead(config, layer_idx), kv_head_idx = part_idx / parts_of_head;
   const int64_t first_head = kv_head_idx * group + part_idx % parts_of_head * max_heads;
   const int64_t num_heads = std::min(max_heads, (kv_head_idx + 1) * group - first_head);
@@ -146,6 +151,7 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
        .group = num_heads,
        .head_dim = layer.head_dim,
        .values_in_key = config.values_in_key(),
+       .value_dim = layer.value_dim,
        .q = a.q.data() + rows.begin * config.q_dim() + first_head * layer.head_dim,
        .q_stride = config.q_dim(),
        .pages = pages.data(),
@@ -156,7 +162,7 @@ void HostOperations::AttendHeads(int64_t layer_idx, const KvLayer& layer, std::s
        .first = sight.first,
        .end = sight.end,
        .scale = config.attention_scale,
-       .sinks = config.attention_sinks ? context_.weights.layer(layer_idx).sinks.data() + first_head : nullptr,
+       .sinks = config.has_sinks(layer_idx) ? context_.weights.layer(layer_idx).sinks.data() + first_head : nullptr,
        .bias = sight.bias == nullptr ? nullptr : sight.bias + first_head * (2 * reach + 1),
        .bias_reach = reach,
        .scratch = a.attention_scratch.data() + worker_idx * AttentionScratchFloats(config, a.dims.context_length),
@@ -184,7 +190,7 @@ void HostOperations::NormForAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
-  if (config.parallel_experts) {
+  if (config.parallel_experts || config.parallel_ffn) {
     std::copy_n(a.residual.begin() + rows.begin * config.model_dim, rows.size() * config.model_dim,
                 a.layer_input.begin() + rows.begin * config.model_dim);
   }
@@ -209,6 +215,17 @@ void HostOperations::Project(RowRange rows, int64_t inner_dim, std::initializer_
   RunGemms(context_, gemms);
 }
 
+// Computes the gate of what attention will return. REQUIRES: gemm_input holds what attention reads.
+void HostOperations::ProjectGate(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context_.config;
+  if (!config.attention_gate) return;
+  Project(rows, {{context_.weights.layer(layer_idx).gate_proj,
+                  {},
+                  context_.activations.attention_gate,
+                  config.gate_dim(layer_idx),
+                  config.gate_dim()}});
+}
+
 void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
@@ -219,9 +236,9 @@ void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
   if (config.heads_of(layer_idx).keys_are_values) {
     Project(rows, {q, k});
   } else {
-    Project(rows, {q, k, {layer.v_proj, layer.v_bias, a.v, kv_dim, config.kv_dim()}});
+    Project(rows, {q, k, {layer.v_proj, layer.v_bias, a.v, config.v_dim(layer_idx), config.v_dim()}});
   }
-  if (config.attention_gate) Project(rows, {{layer.gate_proj, {}, a.attention_gate, config.attended_dim()}});
+  ProjectGate(rows, layer_idx);
   context_.pool.ParallelFor(
       rows.size(), [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx, unit_norm_); });
 }
@@ -301,6 +318,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
                      .y_stride = num_cols},
                     num_cols};
   };
+  ProjectGate(rows, layer_idx);
   const GemmPart k = project(config.model_dim, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
   const bool has_indexer = config.has_indexer(layer_idx);
   if (mla.q_lora_rank > 0) {
@@ -420,6 +438,41 @@ void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t la
   });
 }
 
+namespace {
+
+// Multiplies what attention returned by its gate.
+void GateAttended(const OpContext& context, RowRange part, int64_t layer_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const int64_t dim = config.attended_dim(layer_idx), num_gates = config.gate_dim(layer_idx);
+  const int64_t dims_of_gate = dim / num_gates;
+  const std::vector<float> zeros(static_cast<size_t>(config.gate_is_softplus ? num_gates : 0));
+  std::vector<float> factors(static_cast<size_t>(num_gates));
+  for (int64_t row = part.begin; row < part.end; ++row) {
+    float* const gate = a.attention_gate.data() + row * config.gate_dim();
+    float* const attended = a.attended.data() + row * config.attended_dim();
+    if (!config.gate_is_softplus && !config.gate_is_per_head) {
+      context.kernels.scale_by_sigmoid(gate, dim, attended);
+      continue;
+    }
+    if (config.gate_is_softplus) {
+      std::copy_n(gate, num_gates, factors.begin());
+      context.kernels.recurrent_gates({.num_decays = num_gates,
+                                       .decay_bias = zeros.data(),
+                                       .decay_log = nullptr,
+                                       .decay = factors.data(),
+                                       .num_betas = 0,
+                                       .beta = nullptr});
+    } else {
+      std::ranges::fill(factors, 1.0f);
+      context.kernels.scale_by_sigmoid(gate, num_gates, factors.data());
+    }
+    for (int64_t d = 0; d < dim; ++d) attended[d] *= factors[d / dims_of_gate];
+  }
+}
+
+}  // namespace
+
 void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context_.config;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
@@ -427,20 +480,16 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
     FinishState(rows, layer_idx);
     return AddAttended(rows, {context_.activations.recurrent.out, config.recurrent.values_dim()}, layer.o_proj, {});
   }
+  // With MLA the gate is one number for each head, which may come before V's up-projection.
+  if (config.attention_gate) {
+    ForRowRanges(context_, rows, [&](RowRange part) { GateAttended(context_, part, layer_idx); });
+  }
   if (config.mla.is_on()) {
     return AddAttended(rows, {ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim}, layer.o_proj,
                        layer.o_bias);
   }
-  Activations& a = context_.activations;
-  const int64_t dim = config.attended_dim();
-  if (config.attention_gate) {
-    ForRowRanges(context_, rows, [&](RowRange part) {
-      context_.kernels.scale_by_sigmoid(a.attention_gate.data() + part.begin * dim, part.size() * dim,
-                                        a.attended.data() + part.begin * dim);
-    });
-  }
-  AddAttended(rows, {a.attended, config.attended_dim(layer_idx), dim}, layer.o_proj, layer.o_bias,
-              layer.attention_output_norm);
+  AddAttended(rows, {context_.activations.attended, config.attended_dim(layer_idx), config.attended_dim()},
+              layer.o_proj, layer.o_bias, layer.attention_output_norm);
 }
 
 void HostOperations::PreCross(RowRange rows, int64_t layer_idx) {

@@ -21,6 +21,7 @@ namespace {
 struct FfnGroup {
   const FfnWeights* weights;
   RowRange rows;
+  GluRule glu;
   FfnParts<const float*> bias = {};  // null: no bias
 };
 
@@ -68,7 +69,7 @@ void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsVi
                               .up_stride = stride,
                               .out = up.y,
                               .out_stride = stride,
-                              .rule = context.config.glu});
+                              .rule = group.glu});
     } else {
       Relu(num_rows, part.size(), up.y, stride, context.config.squares_relu);
     }
@@ -235,12 +236,29 @@ void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& laye
 
 }  // namespace
 
+namespace {
+
+// Returns the norm before a layer's FFNs.
+NormOf FfnNorm(const OpContext& context, const LayerWeights& layer) {
+  const Activations& a = context.activations;
+  if (context.config.parallel_ffn) return {a.layer_input, layer.attention_norm, layer.attention_norm_bias};
+  return {a.residual, layer.ffn_norm, layer.ffn_norm_bias};
+}
+
+}  // namespace
+
 void HostOperations::NormForExperts(RowRange rows, int64_t layer_idx) {
   Activations& a = context_.activations;
+  NormOf norm = FfnNorm(context_, context_.weights.layer(layer_idx));
+  if (context_.config.parallel_experts) norm.source = a.layer_input;
+  NormRows(context_, rows, norm, context_.row_formats.ffn, a.ffn_input);
+}
+
+void HostOperations::NormForFfn(RowRange rows, int64_t layer_idx) {
+  Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
-  NormRows(context_, rows,
-           {context_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
-           context_.row_formats.ffn, a.ffn_input);
+  const NormOf norm = layer.shared_norm.empty() ? FfnNorm(context_, layer) : NormOf{a.residual, layer.shared_norm, {}};
+  NormRows(context_, rows, norm, context_.row_formats.ffn, a.gemm_input);
 }
 
 void HostOperations::RouteByTable(RowRange rows, int64_t layer_idx, const ExpertTable& table) {
@@ -294,12 +312,10 @@ void HostOperations::LimitExperts(const RowBatch& batch, RowRange rows) {
 void HostOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(target_idx);
-  const bool has_own_norm = context_.config.router_norm;
-  ForRowRanges(context_, rows, [&](RowRange part) {
-    NormPart(context_, part,
-             {a.residual, has_own_norm ? layer.router_norm : layer.ffn_norm,
-              has_own_norm ? std::span<const float>() : layer.ffn_norm_bias});
-  });
+  NormOf norm = FfnNorm(context_, layer);
+  norm.source = a.residual;
+  if (context_.config.router_norm) norm = {a.residual, layer.router_norm, {}};
+  ForRowRanges(context_, rows, [&](RowRange part) { NormPart(context_, part, norm); });
   ApplyGate(context_, rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
 }
 
@@ -384,10 +400,11 @@ void HostOperations::AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_ou
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const int64_t dim = config.model_dim;
-  const std::span<float> sums = config.output_norms ? a.normed : a.residual;
+  const bool is_normed = !layer.ffn_output_norm.empty();
+  const std::span<float> sums = is_normed ? a.normed : a.residual;
   ForRowRanges(context_, rows, [&](RowRange part) {
     const int64_t first = (part.begin - rows.begin) * num_outputs, begin = part.begin * dim, count = part.size() * dim;
-    if (config.output_norms) std::fill_n(sums.begin() + begin, count, 0.0f);
+    if (is_normed) std::fill_n(sums.begin() + begin, count, 0.0f);
     context_.kernels.combine({.num_rows = part.size(),
                               .dim = dim,
                               .num_topk = num_outputs,
@@ -399,10 +416,14 @@ void HostOperations::AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_ou
                               .weights = weights + first,
                               .y = sums.data() + begin,
                               .y_stride = dim,
-                              .scale = config.output_norms ? 1 : config.residual_scale});
-    if (config.output_norms) {
-      NormOutputs(context_, part, layer.expert_output_norm, a.normed, a.normed);
-      context_.kernels.add(a.shared_output.data() + begin, 1, count, a.normed.data() + begin);
+                              .scale = is_normed ? 1 : config.residual_scale});
+    if (is_normed) {
+      if (!layer.expert_output_norm.empty()) {
+        NormOutputs(context_, part, layer.expert_output_norm, a.normed, a.normed);
+      }
+      if (config.shared_ffn_dim > 0) {
+        context_.kernels.add(a.shared_output.data() + begin, config.shared_scale, count, a.normed.data() + begin);
+      }
       NormOutputs(context_, part, layer.ffn_output_norm, a.normed, a.normed);
       context_.kernels.add(a.normed.data() + begin, config.residual_scale, count, a.residual.data() + begin);
     }
@@ -433,11 +454,7 @@ void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const int64_t dim = config.model_dim;
-  const bool has_own_norm = !layer.shared_norm.empty();
-  NormRows(context_, rows,
-           {a.residual, has_own_norm ? layer.shared_norm : layer.ffn_norm,
-            has_own_norm ? std::span<const float>() : layer.ffn_norm_bias},
-           context_.row_formats.ffn, a.gemm_input);
+  NormForFfn(rows, layer_idx);
   if (config.shared_gate) {
     ForRowRanges(context_, rows, [&](RowRange part) {
       GemmColumns(context_,
@@ -451,18 +468,28 @@ void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
                   {0, 1});
     });
   }
-  const FfnGroup group = {&layer.shared_ffn, rows};
+  const FfnGroup group = {&layer.shared_ffn, rows, config.ffn_glu(layer_idx)};
   RunFfns(context_, {&group, 1}, config.shared_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim), a.normed);
-  if (config.output_norms) {
+  if (!layer.ffn_output_norm.empty()) {
     return ForRowRanges(context_, rows, [&](RowRange part) {
-      NormOutputs(context_, part, layer.shared_output_norm, a.normed, a.shared_output);
+      const int64_t begin = part.begin * dim, count = part.size() * dim;
+      if (layer.shared_output_norm.empty()) {
+        std::copy_n(a.normed.begin() + begin, count, a.shared_output.begin() + begin);
+      } else {
+        NormOutputs(context_, part, layer.shared_output_norm, a.normed, a.shared_output);
+      }
     });
   }
-  if (!config.shared_gate) return AddBranch(rows);
+  const float scale = config.residual_scale * config.shared_scale;
+  if (!config.shared_gate) {
+    context_.kernels.add(a.normed.data() + rows.begin * dim, scale, rows.size() * dim,
+                         a.residual.data() + rows.begin * dim);
+    return;
+  }
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     float gate = -a.shared_gate[row_idx];
     context_.kernels.exp(&gate, 1, &gate);
-    context_.kernels.add(a.normed.data() + row_idx * dim, config.residual_scale * (1 / (1 + gate)), dim,
+    context_.kernels.add(a.normed.data() + row_idx * dim, scale * (1 / (1 + gate)), dim,
                          a.residual.data() + row_idx * dim);
   }
 }
@@ -476,7 +503,7 @@ void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
   for (const ExpertToRun& expert : experts) {
     const IndexRange places = {a.group_offsets[expert.expert_idx], a.group_offsets[expert.expert_idx + 1]};
     if (places.size() == 0) continue;
-    FfnGroup& group = groups.emplace_back(FfnGroup{&expert.weights, places});
+    FfnGroup& group = groups.emplace_back(FfnGroup{&expert.weights, places, config.expert_glu(layer_idx)});
     if (!config.expert_bias) continue;
     const LayerWeights& layer = context_.weights.layer(layer_idx);
     const int64_t first = expert.expert_idx * config.expert_dim + cols.begin;
@@ -517,10 +544,14 @@ void HostOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
   Activations& a = context_.activations;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const int64_t dim = context_.config.model_dim;
-  NormRows(context_, rows, {a.residual, layer.ffn_norm, layer.ffn_norm_bias}, context_.row_formats.ffn, a.gemm_input);
-  const FfnGroup group = {&layer.dense_ffn, rows};
+  NormForFfn(rows, layer_idx);
+  const FfnGroup group = {&layer.dense_ffn, rows, context_.config.ffn_glu(layer_idx)};
   RunFfns(context_, {&group, 1}, context_.config.dense_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim),
           a.normed);
+  if (!layer.ffn_output_norm.empty()) {
+    ForRowRanges(context_, rows,
+                 [&](RowRange part) { NormOutputs(context_, part, layer.ffn_output_norm, a.normed, a.normed); });
+  }
   AddBranch(rows);
 }
 

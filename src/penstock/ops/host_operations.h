@@ -101,8 +101,11 @@ class HostOperations : public Operations {
   void AttendHeads(int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
                    RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx);
   void NormForExperts(RowRange rows, int64_t layer_idx);
+  // Norms the input of a dense or shared FFN to gemm_input.
+  void NormForFfn(RowRange rows, int64_t layer_idx);
   // Multiplies ffn_input by the weights of the choices, which then become 1. REQUIRES: num_topk is 1.
   void ScaleInputs(RowRange rows);
+  void ProjectGate(RowRange rows, int64_t layer_idx);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   void RotateMla(RowRange rows, int64_t layer_idx);
   // The parts of a layer with an indexer (host_indexer.cc): what follows the projections, and Attend() where rows

@@ -185,7 +185,7 @@ void HostOperations::PrepareState(RowRange rows, int64_t layer_idx) {
   const Recurrent& r = context_.config.recurrent;
   RecurrentRows& a = context_.activations.recurrent;
   const LayerWeights& layer = context_.weights.layer(layer_idx);
-  const bool has_rank = r.kind == RecurrentKind::kKimiDelta;
+  const bool has_rank = r.kind == RecurrentKind::kKimiDelta && r.rank > 0;
   const WeightView none;
   Project(rows, {{r.projects_values() ? none : layer.q_proj, {}, a.q, r.keys_dim()},
                  {r.projects_values() ? none : layer.k_proj, {}, a.k, r.k_cols()},
@@ -224,6 +224,7 @@ void HostOperations::PrepareState(RowRange rows, int64_t layer_idx) {
                                         .decays_of_log = r.decay_cols() / r.num_value_heads,
                                         .decay_bias = layer.decay_bias.data(),
                                         .decay_log = layer.decay_log.data(),
+                                        .decay_floor = r.decay_floor,
                                         .decay = a.decay.data() + row * r.decay_cols(),
                                         .num_betas = r.beta_cols(),
                                         .beta_is_step = !r.is_delta(),

@@ -81,6 +81,10 @@ void PrepareRows(const OpContext& context, std::span<const float> source, int64_
 void NormPart(const OpContext& context, RowRange part, const NormOf& norm) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
+  if (norm.weight.empty()) {
+    std::copy_n(norm.source.begin() + part.begin * dim, part.size() * dim, a.normed.begin() + part.begin * dim);
+    return;
+  }
   context.kernels.norm({.num_rows = part.size(),
                         .dim = dim,
                         .x = norm.source.data() + part.begin * dim,

@@ -64,7 +64,7 @@ struct NormOf {
   std::span<const float> weight;
   std::span<const float> bias;
 };
-// normed[part] = norm(source[part]).
+// normed[part] = norm(source[part]), or source[part] without weights.
 void NormPart(const OpContext& context, RowRange part, const NormOf& norm);
 // out[part] = norm(x[part]) of rows [num_rows, model_dim], an RMSNorm. `out` may be `x`.
 void NormOutputs(const OpContext& context, RowRange part, std::span<const float> weight, std::span<const float> x,

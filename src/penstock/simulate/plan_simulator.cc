@@ -62,6 +62,7 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   PENSTOCK_CHECK(num_layers >= 1 && num_layers <= config.num_layers);
   ModelConfig fewer = config;
   fewer.num_layers = num_layers;
+  if (!fewer.layer_heads.empty()) fewer.layer_heads.resize(static_cast<size_t>(num_layers));
   // The vocabulary shrinks too, so that the logits keep their share of a pass. The disk reads ahead while they are
   // computed.
   fewer.vocab_size = std::max<int64_t>(1, config.vocab_size * num_layers / config.num_layers);

@@ -20,18 +20,22 @@ namespace {
 
 // A block holds K, then V, then (kInt8 only) the scales of K and V, one for each token. K has one token in each lane of
 // a vector: [head_dim, kKvPageTokens], or for kInt8 [head_dim / 4, kKvPageTokens, 4]. V is [kKvPageTokens, padded_dim],
-// with zeros beyond head_dim. In a compressed cache (MLA), V is the first values_in_key dimensions of K, and the block
+// with zeros beyond value_dim(). In a compressed cache (MLA), V is the first values_in_key dimensions of K, and the
+// block
 //
 // If rows attend to a few chosen positions, a compressed block is by token: K is [kKvPageTokens, padded head_dim], so
 // that a token's K can be read alone. GatherKvArgs puts the blocks of chosen tokens together.
 struct KvBlock {
   KvFormat format;
   int64_t head_dim;           // dimensions of K
-  int64_t values_in_key = 0;  // dimensions of K that are also V; 0: V is separate, with head_dim
+  int64_t values_in_key = 0;  // dimensions of K that are also V; 0: V is separate
   bool is_by_token = false;   // needs values_in_key
+  int64_t own_values = 0;     // dimensions of a separate V; 0: head_dim
 
   constexpr int64_t size() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
-  constexpr int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
+  constexpr int64_t value_dim() const {
+    return values_in_key > 0 ? values_in_key : own_values > 0 ? own_values : head_dim;
+  }
   constexpr int64_t padded_dim() const { return (value_dim() + 15) / 16 * 16; }  // of V
   // The dimensions of K that are stored together for all tokens.
   constexpr int64_t k_step_dims() const { return format == KvFormat::kInt8 ? 4 : 1; }

@@ -168,7 +168,7 @@ struct AttentionLayout {
   explicit AttentionLayout(const AttentionArgs& args)
       : num_heads(args.num_rows * args.group),
         padded_key((args.head_dim + 15) / 16 * 16),
-        padded_dim(KvBlock{args.kv_format, args.head_dim, args.values_in_key}.padded_dim()),
+        padded_dim(KvBlock{args.kv_format, args.head_dim, args.values_in_key, false, args.value_dim}.padded_dim()),
         base(FirstPos(args, 0) / kKvPageTokens * kKvPageTokens),
         num_pages((EndPos(args, args.num_rows - 1) - base + kKvPageTokens - 1) / kKvPageTokens),
         stride((num_pages + 1) * kKvPageTokens),
@@ -192,7 +192,7 @@ class AttentionOf {
  public:
   explicit AttentionOf(const AttentionArgs& args)
       : args_(args),
-        block_{kFormat, args.head_dim, args.values_in_key},
+        block_{kFormat, args.head_dim, args.values_in_key, false, args.value_dim},
         layout_(args),
         products_(layout_.num_heads, args.head_dim, layout_.q) {}
 
@@ -440,14 +440,14 @@ void RunAttention(const AttentionArgs& args) {
 
 template <class V, KvFormat kFormat>
 void StoreKvAs(const StoreKvArgs& args) {
-  const KvBlock block{kFormat, args.head_dim, args.values_in_key, args.is_by_token};
+  const KvBlock block{kFormat, args.head_dim, args.values_in_key, args.is_by_token, args.value_dim};
   constexpr int64_t kSize = KvBlock{kFormat, 0}.size();
   CodeScale k_scale = {1, 1, true}, v_scale = {1, 1, true};
   if constexpr (kFormat == KvFormat::kInt8) {
     k_scale = CodeScaleOf<V>(args.k, args.head_dim);
     __builtin_memcpy(args.block + block.k_scales_offset() + 4 * args.token, &k_scale.scale, 4);
     if (args.values_in_key == 0) {
-      v_scale = CodeScaleOf<V>(args.v, args.head_dim);
+      v_scale = CodeScaleOf<V>(args.v, block.value_dim());
       __builtin_memcpy(args.block + block.v_scales_offset() + 4 * args.token, &v_scale.scale, 4);
     }
   }
@@ -461,7 +461,7 @@ void StoreKvAs(const StoreKvArgs& args) {
   });
   if (args.values_in_key > 0) return;
   std::byte* v = args.block + block.v_offset() + args.token * block.v_stride();
-  ForEachKvPiece<V, kFormat>(args.v, args.head_dim, v_scale, [&](int64_t d, const std::byte* piece) {
+  ForEachKvPiece<V, kFormat>(args.v, block.value_dim(), v_scale, [&](int64_t d, const std::byte* piece) {
     __builtin_memcpy(v + d * kSize, piece, 16 * kSize);
   });
 }

@@ -59,7 +59,11 @@ template <class V>
 void RecurrentGates(const RecurrentGatesArgs& args) {
   const bool has_logs = args.decay_log != nullptr;
   const auto gate = [&](int64_t i, int64_t count, const V& log) {
-    const V step = Softplus(Add(LoadUpTo16<V>(args.decay + i, count), LoadUpTo16<V>(args.decay_bias + i, count)));
+    const V sum = Add(LoadUpTo16<V>(args.decay + i, count), LoadUpTo16<V>(args.decay_bias + i, count));
+    if (args.decay_floor < 0) {
+      return StoreUpTo16(Exp(Mul(V::Set(args.decay_floor), Sigmoid(Mul(Exp(log), sum)))), args.decay + i, count);
+    }
+    const V step = Softplus(sum);
     if (args.beta_is_step) StoreUpTo16(step, args.beta + i, count);
     StoreUpTo16(has_logs ? Exp(Sub(V::Zero(), Mul(Exp(log), step))) : step, args.decay + i, count);
   };

@@ -105,7 +105,13 @@ void Swiglu(const SwigluArgs& args) {
         exponent = Sub(V::Zero(), Mul(V::Set(rule.alpha), x));
         u = Add(u, V::Set(rule.up_offset));
       }
-      StoreUpTo16(Mul(Div(g, Add(V::Set(1), Exp(exponent))), u), out + i, count);
+      V activated = Div(g, Add(V::Set(1), Exp(exponent)));
+      if (rule.output_limit > 0) {
+        const V limit = V::Set(rule.output_limit);
+        activated = Min(limit, activated);
+        u = Min(limit, Max(V::Set(-rule.output_limit), u));
+      }
+      StoreUpTo16(Mul(activated, u), out + i, count);
     });
   }
 }

@@ -1,6 +1,6 @@
 // DeepSeek-V2 (2024), DeepSeek-V3, R1 and Kimi-K2 (2024, 2025): MLA, shared experts, dense first layers, YaRN.
 // Mistral Small 4 (Mistral AI 2026): the same, with softmax scores and a temperature of attention.
-// DeepSeek-V3.2 (2025) and GLM-5 (2026) add the lightning indexer.
+// DeepSeek-V3.2 (2025) and GLM-5 (2026) add the lightning indexer. Kimi-K2.5 (Moonshot AI 2026) has a vision tower.
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/gguf.h"
@@ -34,6 +34,18 @@ constexpr std::string_view kVisionPrefixes[] = {"vision_tower.", "multi_modal_pr
 constexpr std::string_view kMistralRope =
     R"({"type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
         "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0})";
+
+constexpr StoredName kKimiNames[] = {
+    {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
+    {"self_attn.v_up_proj.weight", "self_attn.kv_b_proj.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+    {"model.embed_tokens.weight", "language_model.model.embed_tokens.weight"},
+    {"model.norm.weight", "language_model.model.norm.weight"},
+    {"lm_head.weight", "language_model.lm_head.weight"},
+};
+constexpr std::string_view kKimiPrefixes[] = {"vision_tower.", "mm_projector."};
 
 constexpr StoredName kStoredNames[] = {
     {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
@@ -160,6 +172,19 @@ const Family kDeepseekV3 = {
     .gguf = {.architecture = "deepseek2", .is_sigmoid = true},
     .read_config = ReadV3Config,
 };
+
+const Family kKimiK25 = [] {
+  Family family = kDeepseekV3;
+  family.name = "kimi_k25";
+  family.architecture = "KimiK25ForConditionalGeneration";
+  family.other_architecture = "Kimi_K25ForConditionalGeneration";  // as transformers writes it
+  family.config_object = "text_config";
+  family.layer_prefix = "language_model.model.layers.{layer}.";
+  family.stored_names = kKimiNames;
+  family.ignored_prefixes = kKimiPrefixes;
+  family.gguf = {};
+  return family;
+}();
 
 // DeepSeek-V3.2-Exp and DeepSeek-V3.2.
 const Family kDeepseekV32 = {

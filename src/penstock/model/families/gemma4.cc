@@ -192,7 +192,8 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.v_norm = true;
   config.attention_scale = 1;
   config.glu = kGeluTanhGlu;
-  config.output_norms = config.layer_scales = true;
+  config.output_norms = OutputNorms::kParts;
+  config.layer_scales = true;
   config.router_norm = config.expert_scales = true;
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.model_dim)));
   config.router_logit_scale = 1 / root;

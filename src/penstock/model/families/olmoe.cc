@@ -1,4 +1,5 @@
 // OLMoE (Muennighoff et al. 2024): experts in every layer, RMSNorm over all of q and k, optional clamp of q, k, v.
+// FlexOlmo (Ai2 2025): the outputs of attention and experts are normed, not their inputs.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 
@@ -14,6 +15,17 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.qk_norm = QkNorm::kWhole;
 }
 
+constexpr StoredName kFlexNames[] = {
+    {"attention_output_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_output_norm.weight", "post_feedforward_layernorm.weight"},
+};
+
+void ReadFlexConfig(ConfigReader& reader, ModelConfig& config) {
+  ReadConfig(reader, config);
+  config.input_norms = false;
+  config.output_norms = OutputNorms::kAll;
+}
+
 }  // namespace
 
 const Family kOlmoe = {
@@ -21,6 +33,17 @@ const Family kOlmoe = {
     .architecture = "OlmoeForCausalLM",
     .gguf = {.architecture = "olmoe"},
     .read_config = ReadConfig,
+};
+
+const Family kFlexOlmo = {
+    .name = "flex_olmo",
+    .architecture = "FlexOlmoForCausalLM",
+    .default_max_positions = 4096,
+    .default_rope_theta = 5e5,
+    .default_norm_eps = 1e-6,
+    .stored_names = kFlexNames,
+    .default_topk = 5,
+    .read_config = ReadFlexConfig,
 };
 
 }  // namespace penstock

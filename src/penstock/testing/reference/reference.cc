@@ -225,17 +225,22 @@ void Swiglu(const SwigluArgs& args) {
         g = std::min<double>(g, rule.limit);
         u = std::clamp<double>(u, -rule.limit, rule.limit);
       }
-      args.out[row * args.out_stride + d] =
-          static_cast<float>(g / (1 + std::exp(-rule.alpha * (g + rule.cubic * g * g * g))) * (u + rule.up_offset));
+      double activated = g / (1 + std::exp(-rule.alpha * (g + rule.cubic * g * g * g)));
+      u += rule.up_offset;
+      if (rule.output_limit > 0) {
+        activated = std::min<double>(activated, rule.output_limit);
+        u = std::clamp<double>(u, -rule.output_limit, rule.output_limit);
+      }
+      args.out[row * args.out_stride + d] = static_cast<float>(activated * u);
     }
   }
 }
 
 void StoreKv(const StoreKvArgs& args) {
-  const KvBlock block = {args.format, args.head_dim, args.values_in_key, args.is_by_token};
-  const auto store = [&](const float* source, auto place, int code_offset, int64_t scales_offset) {
-    const Int8Codes int8(std::span(source, static_cast<size_t>(args.head_dim)));
-    for (int64_t d = 0; d < args.head_dim; ++d) {
+  const KvBlock block = {args.format, args.head_dim, args.values_in_key, args.is_by_token, args.value_dim};
+  const auto store = [&](const float* source, int64_t dim, auto place, int code_offset, int64_t scales_offset) {
+    const Int8Codes int8(std::span(source, static_cast<size_t>(dim)));
+    for (int64_t d = 0; d < dim; ++d) {
       std::byte* target = args.block + place(d);
       switch (args.format) {
         case KvFormat::kF32: std::memcpy(target, source + d, 4); break;
@@ -250,10 +255,12 @@ void StoreKv(const StoreKvArgs& args) {
     if (args.format == KvFormat::kInt8) std::memcpy(args.block + scales_offset + 4 * args.token, &int8.scale, 4);
   };
   store(
-      args.k, [&](int64_t d) { return block.k_offset(d, args.token); }, kKvCodeOffset, block.k_scales_offset());
+      args.k, args.head_dim, [&](int64_t d) { return block.k_offset(d, args.token); }, kKvCodeOffset,
+      block.k_scales_offset());
   if (args.values_in_key > 0) return;
   store(
-      args.v, [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); }, 0,
+      args.v, block.value_dim(),
+      [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); }, 0,
       block.v_scales_offset());
 }
 
@@ -272,7 +279,7 @@ double KvValue(KvFormat format, const std::byte* element, int code_offset, const
 }  // namespace
 
 void Attention(const AttentionArgs& args) {
-  const KvBlock block = {args.kv_format, args.head_dim, args.values_in_key};
+  const KvBlock block = {args.kv_format, args.head_dim, args.values_in_key, false, args.value_dim};
   const auto block_of = [&](int64_t pos) { return args.pages[pos / kKvPageTokens] + args.head_offset_bytes; };
   const auto k = [&](int64_t pos, int64_t d) {
     const int64_t token = pos % kKvPageTokens;
@@ -412,6 +419,11 @@ void RecurrentGates(const RecurrentGatesArgs& args) {
   for (int64_t i = 0; i < args.num_decays; ++i) {
     const double step = std::log1p(std::exp(static_cast<double>(args.decay[i]) + args.decay_bias[i]));
     const double log = args.decay_log == nullptr ? 0 : args.decay_log[i / args.decays_of_log];
+    if (args.decay_floor < 0) {
+      const double sum = static_cast<double>(args.decay[i]) + args.decay_bias[i];
+      args.decay[i] = static_cast<float>(std::exp(args.decay_floor * SigmoidOf(std::exp(log) * sum)));
+      continue;
+    }
     args.decay[i] = static_cast<float>(args.decay_log == nullptr ? step : std::exp(-std::exp(log) * step));
     if (args.beta_is_step) args.beta[i] = static_cast<float>(step);
   }
