@@ -1,0 +1,64 @@
+#include "penstock/kernels/decompress.h"
+
+#include <xxhash.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // XXH3 with the widest vectors of the processor
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "penstock/base/check.h"
+#include "penstock/tensor/exponent_code.h"
+
+namespace penstock::kernels {
+namespace {
+
+// Decodes the block at the start of `scratch`. Returns whether it had as many codes as its header says.
+bool DecodeBlock(const KernelTable& kernels, const ExponentBlock& block, const std::byte* scratch,
+                 std::span<std::byte> values) {
+  if (block.is_coded == 0) {
+    std::copy_n(scratch + kExponentHeaderBytes, values.size(), values.data());
+    return true;
+  }
+  const auto num_groups = static_cast<int64_t>(values.size() / kExponentGroupBytes);
+  const DecodedExponents decoded =
+      kernels.decode_exponents({.num_groups = num_groups,
+                                .exponents = block.exponents.data(),
+                                .first = scratch + ExponentBlock::first_offset(),
+                                .signs = scratch + ExponentBlock::signs_offset(num_groups),
+                                .second = scratch + ExponentBlock::second_offset(num_groups),
+                                .third = scratch + block.third_offset(num_groups),
+                                .escapes = scratch + block.escapes_offset(num_groups),
+                                .target = reinterpret_cast<uint16_t*>(values.data())});
+  return decoded.num_second == block.num_second && decoded.num_third == block.num_third &&
+         decoded.num_escapes == block.num_escapes;
+}
+
+}  // namespace
+
+std::optional<uint64_t> Decompress(const KernelTable& kernels, std::span<const std::byte> compressed,
+                                   std::span<std::byte> scratch, std::span<std::byte> values) {
+  PENSTOCK_CHECK(values.size() % kExponentGroupBytes == 0 && scratch.size() >= kExponentScratchBytes);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(digest.get());
+  while (!values.empty()) {
+    const std::span<std::byte> own = values.first(std::min<size_t>(values.size(), kExponentBlockBytes));
+    const std::optional<ExponentBlock> block =
+        ParseExponentBlock(compressed, static_cast<int64_t>(own.size() / kExponentGroupBytes));
+    if (!block.has_value()) return std::nullopt;
+    // In place, the values overwrite the block.
+    std::memcpy(scratch.data(), compressed.data(), block->block_bytes);
+    XXH3_64bits_update(digest.get(), scratch.data(), block->block_bytes);
+    if (!DecodeBlock(kernels, *block, scratch.data(), own)) return std::nullopt;
+    if (XXH3_64bits(own.data(), own.size()) != block->xxh3) return std::nullopt;
+    compressed = compressed.subspan(block->block_bytes);
+    values = values.subspan(own.size());
+  }
+  if (!compressed.empty()) return std::nullopt;
+  return XXH3_64bits_digest(digest.get());
+}
+
+}  // namespace penstock::kernels
