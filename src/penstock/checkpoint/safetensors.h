@@ -78,6 +78,7 @@ struct TensorInfo {
   bool as_floats = false;             // codes or blocks become f32 when they are read
   VectorForm form = VectorForm::kPlain;
   std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
+  bool is_compressed = false;         // panels of bf16 whose exponents are coded (tensor/exponent_code.h)
 };
 
 // Returns the number of header bytes that follow the first 8. `first_bytes` are the file's first min(8, file_bytes)
