@@ -1,5 +1,6 @@
 // Proves that a store with compressed experts gives the bits of one without, for every schedule, device, budget, thread
-// count and number of ranks. Wrong bits from the disk heal, and every bit that is wrong on the disk is an error like other damage.
+// count and number of ranks. Wrong bits from the disk heal, and every bit that is wrong on the disk is an error like
+// other damage.
 #include <atomic>
 #include <fstream>
 #include <iterator>
