@@ -19,6 +19,7 @@
 
 #include "penstock/kernels/decompress.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/memory/arena.h"
 #include "penstock/tensor/dtype.h"
 #include "penstock/tensor/exponent_code.h"
 
@@ -47,21 +48,27 @@ const std::vector<Bytes>& Matrices() {
 // Compresses all matrices with compress(matrix), then measures decode(compressed, target).
 template <typename Compress, typename Decode>
 void Run(benchmark::State& state, const Compress& compress, const Decode& decode) {
-  std::vector<Bytes> compressed;
+  // Memory of the kind that slots have.
+  const Arena sources = HostMemory().Map(kNumMatrices * kMatrixBytes * 2).value();
+  const Arena targets = HostMemory().Map(kNumMatrices * kMatrixBytes).value();
+  std::vector<std::span<const std::byte>> compressed;
   size_t total = 0;
   for (const Bytes& matrix : Matrices()) {
-    compressed.push_back(compress(matrix));
-    total += compressed.back().size();
+    const Bytes bytes = compress(matrix);
+    std::byte* const target = sources.data() + compressed.size() * kMatrixBytes * 2;
+    std::copy(bytes.begin(), bytes.end(), target);
+    compressed.emplace_back(target, bytes.size());
+    total += bytes.size();
   }
-  std::vector<Bytes> targets(kNumMatrices, Bytes(kMatrixBytes));
+  const auto target_of = [&](size_t idx) { return std::span(targets.data() + idx * kMatrixBytes, kMatrixBytes); };
   size_t idx = 0;
   for (auto _ : state) {
-    if (!decode(compressed[idx], targets[idx])) state.SkipWithError("the bytes could not be decoded");
+    if (!decode(compressed[idx], target_of(idx))) state.SkipWithError("the bytes could not be decoded");
     idx = (idx + 1) % kNumMatrices;
   }
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kMatrixBytes));
   state.counters["ratio"] = static_cast<double>(kNumMatrices * kMatrixBytes) / static_cast<double>(total);
-  if (targets[0] != Matrices()[0]) state.SkipWithError("the decoded bytes differ");
+  if (!std::ranges::equal(target_of(0), Matrices()[0])) state.SkipWithError("the decoded bytes differ");
 }
 
 Bytes CompressExponents(const Bytes& matrix) {
@@ -87,7 +94,7 @@ void Zstd(benchmark::State& state) {
     target.resize(ZSTD_compress(target.data(), target.size(), matrix.data(), matrix.size(), 1));
     return target;
   };
-  Run(state, compress, [](const Bytes& source, Bytes& target) {
+  Run(state, compress, [](std::span<const std::byte> source, std::span<std::byte> target) {
     return ZSTD_decompress(target.data(), target.size(), source.data(), source.size()) == target.size();
   });
 }
@@ -103,7 +110,7 @@ void Lz4(benchmark::State& state) {
                              static_cast<int>(matrix.size()), static_cast<int>(target.size()))));
     return target;
   };
-  Run(state, compress, [](const Bytes& source, Bytes& target) {
+  Run(state, compress, [](std::span<const std::byte> source, std::span<std::byte> target) {
     return LZ4_decompress_safe(reinterpret_cast<const char*>(source.data()), reinterpret_cast<char*>(target.data()),
                                static_cast<int>(source.size()),
                                static_cast<int>(target.size())) == static_cast<int>(target.size());
@@ -117,7 +124,7 @@ const int kRegistered = [] {
     const std::string name = "exponents/" + std::string(kernels::IsaName(isa));
     benchmark::RegisterBenchmark(name.c_str(), [isa](benchmark::State& state) {
       Bytes scratch(kExponentScratchBytes);
-      Run(state, CompressExponents, [&](const Bytes& source, Bytes& target) {
+      Run(state, CompressExponents, [&](std::span<const std::byte> source, std::span<std::byte> target) {
         return kernels::Decompress(kernels::KernelsFor(isa), source, scratch, target).has_value();
       });
     });
