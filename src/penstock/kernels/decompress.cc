@@ -16,23 +16,23 @@
 namespace penstock::kernels {
 namespace {
 
-// Decodes the block at the start of `scratch`. Returns whether it had as many codes as its header says.
-bool DecodeBlock(const KernelTable& kernels, const ExponentBlock& block, const std::byte* scratch,
+// Decodes the block at `from`, where kExponentScratchBytes can be read. Returns whether it had as many codes as its
+// header says.
+bool DecodeBlock(const KernelTable& kernels, const ExponentBlock& block, const std::byte* from,
                  std::span<std::byte> values) {
   if (block.is_coded == 0) {
-    std::copy_n(scratch + kExponentHeaderBytes, values.size(), values.data());
+    std::copy_n(from + kExponentHeaderBytes, values.size(), values.data());
     return true;
   }
   const auto num_groups = static_cast<int64_t>(values.size() / kExponentGroupBytes);
-  const DecodedExponents decoded =
-      kernels.decode_exponents({.num_groups = num_groups,
-                                .exponents = block.exponents.data(),
-                                .first = scratch + ExponentBlock::first_offset(),
-                                .signs = scratch + ExponentBlock::signs_offset(num_groups),
-                                .second = scratch + ExponentBlock::second_offset(num_groups),
-                                .third = scratch + block.third_offset(num_groups),
-                                .escapes = scratch + block.escapes_offset(num_groups),
-                                .target = reinterpret_cast<uint16_t*>(values.data())});
+  const DecodedExponents decoded = kernels.decode_exponents({.num_groups = num_groups,
+                                                             .exponents = block.exponents.data(),
+                                                             .first = from + ExponentBlock::first_offset(),
+                                                             .signs = from + ExponentBlock::signs_offset(num_groups),
+                                                             .second = from + ExponentBlock::second_offset(num_groups),
+                                                             .third = from + block.third_offset(num_groups),
+                                                             .escapes = from + block.escapes_offset(num_groups),
+                                                             .target = reinterpret_cast<uint16_t*>(values.data())});
   return decoded.num_second == block.num_second && decoded.num_third == block.num_third &&
          decoded.num_escapes == block.num_escapes;
 }
@@ -49,10 +49,15 @@ std::optional<uint64_t> Decompress(const KernelTable& kernels, std::span<const s
     const std::optional<ExponentBlock> block =
         ParseExponentBlock(compressed, static_cast<int64_t>(own.size() / kExponentGroupBytes));
     if (!block.has_value()) return std::nullopt;
-    // In place, the values overwrite the block.
-    std::memcpy(scratch.data(), compressed.data(), block->block_bytes);
-    XXH3_64bits_update(digest.get(), scratch.data(), block->block_bytes);
-    if (!DecodeBlock(kernels, *block, scratch.data(), own)) return std::nullopt;
+    // In place, the values of the last blocks overwrite them. Near the end, decoders could read too far.
+    const std::byte* from = compressed.data();
+    const bool overlap = own.data() < from + block->block_bytes && from < own.data() + own.size();
+    if (overlap || compressed.size() < kExponentScratchBytes) {
+      std::memcpy(scratch.data(), from, block->block_bytes);
+      from = scratch.data();
+    }
+    XXH3_64bits_update(digest.get(), from, block->block_bytes);
+    if (!DecodeBlock(kernels, *block, from, own)) return std::nullopt;
     if (XXH3_64bits(own.data(), own.size()) != block->xxh3) return std::nullopt;
     compressed = compressed.subspan(block->block_bytes);
     values = values.subspan(own.size());

@@ -18,7 +18,7 @@ constexpr double kPackingReads = 5;
 
 // A thread decompresses so many bytes of weights per second, its checksums included (measured on one core of a Zen 4
 // with AVX-512). The matrices of an expert are decompressed side by side.
-constexpr double kDecodedBytesPerSecond = 5e9;
+constexpr double kDecodedBytesPerSecond = 6e9;
 
 double DecodingSeconds(const TaskCost& cost, int num_threads) {
   const double num_workers = std::clamp(num_threads, 1, ExpertLayouts::kFinishParts);
