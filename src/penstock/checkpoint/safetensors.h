@@ -77,8 +77,8 @@ struct TensorInfo {
   std::optional<Scales> scales = {};  // if set, `dtype` is that of the codes
   bool as_floats = false;             // codes or blocks become f32 when they are read
   VectorForm form = VectorForm::kPlain;
-  std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
   bool is_compressed = false;         // panels of bf16 whose exponents are coded (tensor/exponent_code.h)
+  std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
 };
 
 // Returns the number of header bytes that follow the first 8. `first_bytes` are the file's first min(8, file_bytes)

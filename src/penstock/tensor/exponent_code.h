@@ -92,9 +92,8 @@ constexpr uint64_t MaxCompressedBytes(uint64_t value_bytes) {
 }
 
 // Values can be decoded in place, block by block, if the compressed bytes begin at least so far behind the target: no
-// block is then written over a later one. If the values of a block reach into the block itself, it
-// must be copied aside first.
-// REQUIRES: compressed_bytes <= MaxCompressedBytes(value_bytes).
+// block is then written over a later one. If the values of a block reach into the block itself, it must be copied aside
+// first. REQUIRES: compressed_bytes <= MaxCompressedBytes(value_bytes).
 constexpr uint64_t InPlaceDistance(uint64_t value_bytes, uint64_t compressed_bytes) {
   return MaxCompressedBytes(value_bytes) - compressed_bytes;
 }
