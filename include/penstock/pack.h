@@ -19,6 +19,9 @@ struct PackOptions {
   std::string quantize = "none";
   // "auto": the checkpoint's own dtype. "bf16": weights are rounded as `--dtype bf16` does; only with quantize "none".
   std::string dtype = "auto";
+  // Lossless compression of experts in bf16. "none"; "bf16": all of them; "auto": those that become smaller by 1.15
+  // times at least and are large enough. An expert is decompressed after it was read, to the same bits.
+  std::string compress = "none";
   int threads = 0;  // 0: all usable CPUs
 };
 

@@ -24,7 +24,14 @@ PackedIndex Example() {
   panels.shape = {40, 300};
   panels.extent = {192, PackedBytes(WeightFormat::kHqq3, 40, 300)};
   panels.xxh3 = 7;
-  index.tensors = {rows, panels};
+  TensorInfo compressed;
+  compressed.name = "compressed";
+  compressed.packed = WeightFormat::kBF16;
+  compressed.is_compressed = true;
+  compressed.shape = {64, 100};
+  compressed.extent = {20'480, 9'000};
+  compressed.xxh3 = 8;
+  index.tensors = {rows, panels, compressed};
   index.files = {{"config.json", 0xFEDCBA9876543210}, {"tokenizer.json", 5}};
   return index;
 }
@@ -42,9 +49,10 @@ TEST(PackedIndexTest, IsReadBack) {
   EXPECT_EQ(read.source, written.source);
   EXPECT_EQ(read.weights_bytes, written.weights_bytes);
   EXPECT_EQ(read.files, written.files);
-  ASSERT_EQ(read.tensors.size(), 2u);
-  for (size_t i = 0; i < 2; ++i) {
+  ASSERT_EQ(read.tensors.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(read.tensors[i].name, written.tensors[i].name);
+    EXPECT_EQ(read.tensors[i].is_compressed, written.tensors[i].is_compressed);
     EXPECT_EQ(read.tensors[i].packed, written.tensors[i].packed);
     EXPECT_EQ(read.tensors[i].shape, written.tensors[i].shape);
     EXPECT_EQ(read.tensors[i].extent.offset_bytes, written.tensors[i].extent.offset_bytes);
@@ -65,6 +73,11 @@ TEST(PackedIndexTest, WhatIsWrongIsNamed) {
       {"\"weights_bytes\":100000", "\"weights_bytes\":1000", "ends beyond"},
       {"\"hqq3\"", "\"hqq9\"", "hqq9"},
       {"\"panels\"", "\"rows\"", "layout"},
+      {"\"bytes\":9000", "\"bytes\":31", "bytes: expected 32 to 12832"},
+      {"\"bytes\":9000", "\"bytes\":12833", "bytes: expected 32 to 12832"},
+      {"\"bytes\":9000", "\"size\":9000", "bytes"},
+      {"[64,100]", "[2,64,100]", "layout 'compressed panels'"},
+      {"\"format\":\"bf16\",\"offset\":20480", "\"format\":\"f16\",\"offset\":20480", "layout 'compressed panels'"},
       {"[70]", "[70,0]", "shape"},
       {"[70]", "[]", "shape"},
       {"[70]", "[1,1,1,1]", "shape"},

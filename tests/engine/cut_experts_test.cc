@@ -105,6 +105,17 @@ TEST(CutExperts, APartThatCannotBeReadFailsTheRequestsThatWantIt) {
   RunWithFaults(options, 0.005, requests, expected);
 }
 
+TEST(CutExperts, CompressedExpertsAreRefused) {
+  const std::string store = testing::TempDir() + "/cut-compressed-" + std::to_string(::getpid());
+  const PackOptions pack = {
+      .model_dir = Golden("mixtral-bf16").dir(), .output_dir = store, .compress = "bf16", .threads = 1};
+  ASSERT_TRUE(PackModel(pack, nullptr, {}).ok());
+  const absl::Status refused = CheckCutsExperts(LoadModel(store).value()->weights, 2);
+  std::filesystem::remove_all(store);
+  EXPECT_EQ(FaultOf(refused), Fault::kUsage);
+  EXPECT_THAT(Message(refused), testing::HasSubstr("--compress none"));
+}
+
 TEST(CutExperts, ExpertsThatAreNotPackedAreRefused) {
   std::vector<RankRun> runs(2);
   for (RankRun& run : runs) {

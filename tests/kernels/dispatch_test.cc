@@ -48,7 +48,7 @@ TEST(DispatchTest, TablesAreCompleteAndOfTheirOwn) {
     const KernelTable& table = KernelsFor(isa);
     EXPECT_TRUE(table.prepare_rows && table.gemm && table.norm && table.rope && table.router_topk && table.swiglu &&
                 table.attention && table.combine && table.exp && table.soft_cap && table.add && table.to_bf16 &&
-                table.to_f32);
+                table.to_f32 && table.decode_exponents);
     for (const KernelTable* other : tables) EXPECT_NE(other->gemm, table.gemm);
     tables.push_back(&table);
   }

@@ -251,8 +251,65 @@ TEST_F(PackTest, AKillAtAnyMomentLeavesAWholeStoreOrNone) {
   EXPECT_TRUE(Run().ok());
 }
 
+// The threads that pack, and the pieces in which they do, leave no trace.
+TEST_F(PackTest, TheSameModelGivesTheSameCompressedStore) {
+  const std::string demo = PENSTOCK_SOURCE_DIR "/models/penstock-demo";
+  std::vector<std::string> weights, indexes;
+  for (const int threads : {1, 3}) {
+    fs::remove_all(store_);
+    const absl::Status packed =
+        PackModel({.model_dir = demo, .output_dir = store_, .compress = "auto", .threads = threads}, nullptr, stop_);
+    ASSERT_TRUE(packed.ok()) << packed;
+    weights.push_back(ReadAll(store_ + "/penstock.bin"));
+    indexes.push_back(ReadAll(store_ + "/penstock.json"));
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+  EXPECT_EQ(indexes[0], indexes[1]);
+  const auto model = LoadModel(store_).value();
+  for (const LayerTensors& layer : model->weights.layers) {
+    for (const FfnTensors& expert : layer.experts) {
+      expert.ForEach([&](const TensorInfo& tensor) {
+        EXPECT_TRUE(tensor.is_compressed) << tensor.name;
+        EXPECT_EQ(tensor.extent.offset_bytes % 4096, 0u);
+        const uint64_t plain_bytes = PackedBytes(*tensor.packed, tensor.shape[0], tensor.shape[1]);
+        EXPECT_GT(static_cast<double>(plain_bytes) / static_cast<double>(tensor.extent.size_bytes), 1.45);
+      });
+    }
+  }
+}
+
+TEST_F(PackTest, AutoCompressesOnlyWhatPays) {
+  // The experts of the golden model are too small.
+  ASSERT_TRUE(PackModel({.model_dir = golden_.dir(), .output_dir = store_, .compress = "auto"}, nullptr, stop_).ok());
+  for (const TensorInfo& tensor : LoadModel(store_).value()->checkpoint.tensors()) EXPECT_FALSE(tensor.is_compressed);
+}
+
+TEST_F(PackTest, CompressedTensorsThatAreNotOfExpertsAreRefused) {
+  ASSERT_TRUE(Pack("none").ok());
+  const PackedIndex index = ParsePackedIndex(ReadAll(store_ + "/penstock.json")).value();
+  const auto refuse = [&](const std::string& part_of_name, const std::string& text) {
+    PackedIndex changed = index;
+    const auto tensor = std::find_if(changed.tensors.begin(), changed.tensors.end(), [&](const TensorInfo& t) {
+      return t.name.find(part_of_name) != std::string::npos && t.packed == WeightFormat::kBF16;
+    });
+    ASSERT_NE(tensor, changed.tensors.end());
+    tensor->is_compressed = true;
+    WriteAll(store_ + "/penstock.json", SerializePackedIndex(changed));
+    ExpectFault(Run(), Fault::kModel, text);
+  };
+  refuse("q_proj", "not of experts");
+  refuse("mlp.gate.weight", "not of experts");
+  refuse("o_proj", "not of experts");
+  refuse("experts.1.", "cannot be decompressed");
+}
+
 TEST_F(PackTest, WhatCannotBePackedIsRefused) {
   ExpectFault(Pack("int5"), Fault::kUsage, "int5");
+  ExpectFault(PackModel({.model_dir = golden_.dir(), .output_dir = store_, .compress = "zip"}, nullptr, stop_),
+              Fault::kUsage, "--compress 'zip' is unknown");
+  ExpectFault(PackModel({.model_dir = golden_.dir(), .output_dir = store_, .quantize = "int8", .compress = "bf16"},
+                        nullptr, stop_),
+              Fault::kUsage, "--compress bf16 goes with --quantize none only");
   ASSERT_TRUE(Pack().ok());
   const absl::Status again =
       PackModel({.model_dir = store_, .output_dir = folder_ + "/again", .quantize = "int8"}, nullptr, stop_);

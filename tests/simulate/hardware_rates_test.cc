@@ -55,6 +55,20 @@ TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
   EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 1e-4 + 0.05 + gemm.Seconds(2e9, 1e8));
 }
 
+TEST(HardwareRates, DecodingIsSharedByThreadsUpToThree) {
+  TaskCost decoded = kExperts;
+  decoded.decoded_bytes = decoded.memory_bytes;
+  const auto decoding_s = [&](int num_threads) {
+    const LaneRates rates = LaneRatesOf(Described(), PlanOf(4), num_threads).value();
+    return rates.host_compute(decoded) - rates.host_compute(kExperts);
+  };
+  EXPECT_GT(decoding_s(1), 0.005);
+  EXPECT_LT(decoding_s(1), 0.05);
+  EXPECT_NEAR(decoding_s(2), decoding_s(1) / 2, 1e-9);
+  EXPECT_NEAR(decoding_s(3), decoding_s(1) / 3, 1e-9);
+  EXPECT_NEAR(decoding_s(64), decoding_s(1) / 3, 1e-9);
+}
+
 // A GPU that was measured has kernels for rows of codes. One that is only described computes weights of fewer bits at
 // its bf16 rate.
 TEST(HardwareRates, AGpuThatWasMeasuredComputesAtTheRatesOfItsKernels) {

@@ -12,12 +12,14 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/tensor/exponent_code.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kMaxDim = kMaxVocabSize;
 constexpr size_t kMaxFiles = 100;
+constexpr std::string_view kCompressedPanels = "compressed panels";
 
 const json::value* Field(const json::object& object, std::string_view key) { return object.if_contains(key); }
 
@@ -78,16 +80,28 @@ absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
   if (!format.has_value()) return ModelError("format '{}' is unknown", Excerpt(format_name));
   if (layout == "panels" && tensor.shape.size() >= 2) {
     tensor.packed = *format;
+  } else if (layout == kCompressedPanels && tensor.shape.size() == 2 && format == WeightFormat::kBF16) {
+    tensor.packed = *format;
+    tensor.is_compressed = true;
   } else if (layout == "rows" && IsFloat(*format)) {
     tensor.dtype = DtypeOf(*format);
   } else {
     return ModelError(
-        "layout '{}' does not fit format {} and {} dims: expected panels of 2 or 3 dims, or rows of floats",
+        "layout '{}' does not fit format {} and {} dims: expected panels of 2 or 3 dims, "
+        "compressed panels of bf16 and 2 dims, or rows of floats",
         Excerpt(layout), format_name, tensor.shape.size());
   }
   PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.offset_bytes, Unsigned(object, "offset"));
   PENSTOCK_ASSIGN_OR_RETURN(tensor.xxh3, Hex(object, "xxh3"));
   tensor.extent.size_bytes = BytesOf(tensor);
+  if (tensor.is_compressed) {
+    const uint64_t max_bytes = MaxCompressedBytes(tensor.extent.size_bytes);
+    PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.size_bytes, Unsigned(object, "bytes"));
+    if (tensor.extent.size_bytes < kExponentHeaderBytes || tensor.extent.size_bytes > max_bytes) {
+      return ModelError("bytes: expected {} to {}, found {}", kExponentHeaderBytes, max_bytes,
+                        tensor.extent.size_bytes);
+    }
+  }
   if (tensor.extent.offset_bytes % 64 != 0) return ModelError("offset: expected a multiple of 64");
   return absl::OkStatus();
 }
@@ -113,12 +127,16 @@ absl::Status CheckExtents(PackedIndex& index) {
 std::string SerializePackedIndex(const PackedIndex& index) {
   json::object tensors;
   for (const TensorInfo& tensor : index.tensors) {
-    tensors[tensor.name] = {
-        {"shape", json::array(tensor.shape.begin(), tensor.shape.end())},
-        {"layout", tensor.packed.has_value() ? "panels" : "rows"},
-        {"format", tensor.packed.has_value() ? TraitsOf(*tensor.packed).name : DtypeName(tensor.dtype)},
-        {"offset", tensor.extent.offset_bytes},
-        {"xxh3", fmt::format("{:016x}", tensor.xxh3.value_or(0))}};
+    const std::string_view plain_layout = tensor.packed.has_value() ? "panels" : "rows";
+    json::object& written =
+        (tensors[tensor.name] = json::object{{"shape", json::array(tensor.shape.begin(), tensor.shape.end())},
+                                             {"layout", tensor.is_compressed ? kCompressedPanels : plain_layout},
+                                             {"format", tensor.packed.has_value() ? TraitsOf(*tensor.packed).name
+                                                                                  : DtypeName(tensor.dtype)},
+                                             {"offset", tensor.extent.offset_bytes},
+                                             {"xxh3", fmt::format("{:016x}", tensor.xxh3.value_or(0))}})
+            .as_object();
+    if (tensor.is_compressed) written["bytes"] = tensor.extent.size_bytes;
   }
   json::object files;
   for (const auto& [name, xxh3] : index.files) files[name] = fmt::format("{:016x}", xxh3);
@@ -190,6 +208,13 @@ absl::Status CheckSum(const TensorInfo& tensor, uint64_t found) {
       "{}: tensor '{}' has the checksum {:016x}, expected {:016x}: the file is damaged, copy it again or "
       "pack the model again",
       kPackedWeightsFile, tensor.name, found, *tensor.xxh3);
+}
+
+absl::Status CannotDecompress(const TensorInfo& tensor) {
+  return ModelError(
+      "{}: tensor '{}' cannot be decompressed, though its checksum is right: the memory or the store is damaged, copy "
+      "it again or pack the model again",
+      kPackedWeightsFile, tensor.name);
 }
 
 }  // namespace penstock

@@ -2,7 +2,8 @@
 //
 //   penstock.json   this index
 //   penstock.bin    for each layer one blob of its dense weights, and one blob for each expert (gate, up, down);
-//                   blobs lie at multiples of 4 KiB, panels (tensor/packed_matrix.h) at multiples of 64 bytes
+//                   blobs and compressed matrices lie at multiples of 4 KiB, panels (tensor/packed_matrix.h) at
+//                   multiples of 64 bytes
 //   config.json, tokenizer files ...   as in the model folder that was packed
 #pragma once
 
@@ -35,8 +36,8 @@ struct PackedIndex {
 std::string SerializePackedIndex(const PackedIndex& index);
 
 // Parses the index. Refuses (kModel): another version, unknown formats, shapes and sizes that disagree, duplicate
-// names, and tensors that overlap, reach beyond weights_bytes or are not aligned. The weight map checks names and
-// shapes.
+// names, and tensors that overlap, reach beyond weights_bytes or are not aligned. The weight map checks names, shapes,
+// and which tensors are compressed.
 absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text);
 
 // Reads the index of a packed store. Returns kModel also when one of its other files is missing or has another
@@ -45,5 +46,8 @@ absl::StatusOr<PackedIndex> ReadPackedIndex(const ModelFolder& folder);
 
 // Returns kModel when the bytes are not those that were packed.
 absl::Status CheckSum(const TensorInfo& tensor, uint64_t found);
+
+// Returns kModel: the bytes have their checksum, and yet are not the compressed form of the tensor.
+absl::Status CannotDecompress(const TensorInfo& tensor);
 
 }  // namespace penstock

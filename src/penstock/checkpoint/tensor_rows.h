@@ -21,7 +21,7 @@ inline int64_t NumRows(const TensorInfo& tensor) { return NumMatrices(tensor) * 
 // Says whether the tensor consists of panels that kernels compute on as they are stored. Block formats are stored as
 // rows.
 inline bool IsReady(const TensorInfo& tensor) {
-  return tensor.packed.has_value() && !IsBlocks(*tensor.packed) && !tensor.places.has_value();
+  return tensor.packed.has_value() && !IsBlocks(*tensor.packed) && !tensor.places.has_value() && !tensor.is_compressed;
 }
 // Returns the bytes of a row as the functions below return it: floats, codes, or blocks. REQUIRES: !IsReady(tensor).
 uint64_t RowBytes(const TensorInfo& tensor);

@@ -205,10 +205,15 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
       .TypeName("DIR");
   AddFlag(*command, "--quantize", flags->pack.quantize, "none, int8, hqq4 or hqq3").ShowDefault();
   AddFlag(*command, "--dtype", flags->pack.dtype, "auto (the checkpoint's own) or bf16").ShowDefault();
+  AddFlag(*command, "--compress", flags->pack.compress,
+          "none, auto or bf16: store experts in bf16 compressed, without loss (auto: where it pays)")
+      .ShowDefault();
   AddFlag(*command, "-t,--threads", flags->pack.threads, "compute threads (default: all usable CPUs)")
       .InRange(1, kMaxThreads);
   AddLogFlags(*command, log);
-  SetExamples(*command, "penstock pack -m DIR -o DIR-hqq4 --quantize hqq4");
+  SetExamples(*command,
+              "penstock pack -m DIR -o DIR-hqq4 --quantize hqq4\n"
+              "penstock pack -m DIR -o DIR-bf16 --compress auto");
   return {command, [flags, &log] {
             flags->quiet = log.quiet;
             return PackCommand(*flags);

@@ -27,6 +27,7 @@ constexpr uint64_t kGpuSizes[] = {8 * kGiB, 16 * kGiB, 24 * kGiB, 48 * kGiB, 80 
 constexpr uint64_t kMaxMemory = uint64_t{16} << 40;
 
 std::string_view StoredAs(const TensorInfo& tensor) {
+  if (tensor.is_compressed) return "bf16, compressed";
   if (tensor.packed.has_value()) return TraitsOf(*tensor.packed).name;
   if (tensor.scales.has_value()) return TraitsOf(tensor.scales->format).name;
   return DtypeName(tensor.dtype);

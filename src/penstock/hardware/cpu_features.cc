@@ -24,8 +24,8 @@ bool HasBit(unsigned leaf, unsigned subleaf, Register reg, int bit) {
 CpuFeatures Detect() {
   __builtin_cpu_init();
   CpuFeatures features;
-  features.avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasBit(1, 0, Register::kEcx, 29);  // F16C
+  features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+                  HasBit(1, 0, Register::kEcx, 29);  // F16C
   features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   features.avx_vnni = features.avx2 && HasBit(7, 1, Register::kEax, 4);

@@ -5,7 +5,7 @@
 namespace penstock {
 
 struct CpuFeatures {
-  bool avx2 = false;         // with FMA and F16C
+  bool avx2 = false;         // with FMA, F16C and BMI2
   bool avx512 = false;       // F, BW, DQ and VL; implies avx2
   bool avx_vnni = false;     // 256-bit VPDPBUSD, which needs no AVX-512; implies avx2
   bool avx512_vnni = false;  // 512-bit VPDPBUSD; implies avx512

@@ -363,6 +363,25 @@ struct SoftmaxBlocksArgs {
   float* block_maxima;
 };
 
+// Compressed bf16 values (tensor/exponent_code.h): the parts of a block, which is coded. The kernel follows its bits
+// wherever they lead: it may read up to kExponentScratchBytes from the start of the block.
+struct DecodeExponentsArgs {
+  int64_t num_groups;
+  const uint8_t* exponents;  // [kExponentCodes]
+  const std::byte* first;
+  const std::byte* signs;
+  const std::byte* second;
+  const std::byte* third;
+  const std::byte* escapes;
+  uint16_t* target;  // [num_groups, 64] bf16 values
+};
+// The numbers of codes that the kernel took from each part. The caller compares them with those of the block.
+struct DecodedExponents {
+  uint64_t num_second = 0;
+  uint64_t num_third = 0;
+  uint64_t num_escapes = 0;
+};
+
 struct KernelTable {
   void (*prepare_rows)(const PrepareRowsArgs& args);
   void (*gemm)(const GemmArgs& args);
@@ -396,6 +415,7 @@ struct KernelTable {
   void (*to_bf16)(const float* source, int64_t count, BF16* target);
   // Exact. The source needs no alignment. REQUIRES: IsFloat(dtype).
   void (*to_f32)(Dtype dtype, const std::byte* source, int64_t count, float* target);
+  DecodedExponents (*decode_exponents)(const DecodeExponentsArgs& args);
 };
 
 }  // namespace penstock::kernels

@@ -16,6 +16,8 @@
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/kernels/decompress.h"
+#include "penstock/tensor/exponent_code.h"
 
 namespace penstock {
 
@@ -101,6 +103,28 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, Com
   return layout;
 }
 
+// Compressed matrices arrive so far behind the place of their values that they can be decoded in place. Each matrix has
+// room of its own, so workers can decode them side by side.
+ExpertLayouts::ExpertLayout ExpertLayouts::LayOutApart(const FfnTensors& tensors) {
+  ExpertLayout layout;
+  AddMatrices(tensors, layout);
+  uint64_t end = 0;
+  for (MatrixLayout& matrix : layout.matrices) {
+    const TensorInfo& tensor = *matrix.tensor;
+    matrix.format = *tensor.packed;
+    const uint64_t packed_bytes = PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]);
+    const uint64_t distance = tensor.is_compressed ? InPlaceDistance(packed_bytes, tensor.extent.size_bytes) : 0;
+    const ReadLayout& read =
+        layout.reads.emplace_back(ReadLayout{tensor.file_idx, tensor.extent, RoundUp(end + distance, kPageBytes)});
+    matrix.raw_offset = read.slot_offset + tensor.extent.offset_bytes % kPageBytes;
+    matrix.packed_offset = tensor.is_compressed ? end : matrix.raw_offset;
+    layout.finished.size_bytes = matrix.packed_offset + packed_bytes;
+    end = RoundUp(matrix.raw_offset + tensor.extent.size_bytes, kPageBytes);
+  }
+  layout.slot_bytes = end;
+  return layout;
+}
+
 ExpertLayouts::ExpertLayout ExpertLayouts::LayOutColumns(const FfnTensors& tensors, const ColumnRange& columns) {
   // Parts of panels that are smaller are read with what lies between them.
   constexpr uint64_t kMinPieceBytes = 32 * kKiB;
@@ -159,6 +183,12 @@ absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
       expert.ForEach([&](const TensorInfo& tensor) {
         if (!IsReady(tensor) || PanelCutUnit(*tensor.packed) != ExpertCutUnit(map)) uncut = &tensor;
       });
+      if (uncut != nullptr && uncut->is_compressed) {
+        return UsageError(
+            "--parallel experts=tp: {}: compressed experts cannot be cut; pack the model with --compress none, or use "
+            "experts=ep",
+            uncut->name);
+      }
       if (uncut != nullptr) {
         return UsageError(
             "--parallel experts=tp: {}: only experts of a packed store in f32, bf16, int8 or hqq can be cut (penstock "
@@ -207,6 +237,9 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
   for (const LayerTensors& layer : map.layers) {
     AddLayer(std::ssize(layer.experts), ranks, [&](int64_t expert_idx) {
       const FfnTensors& tensors = layer.experts[expert_idx];
+      bool is_compressed = false;
+      tensors.ForEach([&](const TensorInfo& tensor) { is_compressed = is_compressed || tensor.is_compressed; });
+      if (is_compressed) return LayOutApart(tensors);
       if (!ranks.cuts_experts) return LayOut(tensors, dtype);
       return LayOutColumns(tensors, ranks.ColumnsOf(tensors.down_proj->shape[1], ExpertCutUnit(map)));
     });
@@ -214,6 +247,11 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
   for (const ExpertLayout& layout : experts_) {
     slot_bytes_ = std::max(slot_bytes_, layout.slot_bytes);
     for (const MatrixLayout& matrix : layout.matrices) {
+      if (matrix.tensor->is_compressed) {
+        decompresses_ = true;
+        scratch_bytes_ = std::max(scratch_bytes_, kExponentScratchBytes);
+        continue;
+      }
       scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
       packs_ = packs_ || !IsReady(*matrix.tensor) || ranks.cuts_experts;
     }
@@ -222,12 +260,15 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
 }
 
 ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
-                             uint64_t expert_bytes, const RankSplit& ranks)
-    : placement_(ranks.placement), first_key_of_layer_({ExpertKey{0}}), slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
+                             uint64_t expert_bytes, const RankSplit& ranks, std::optional<uint64_t> compressed_bytes)
+    : placement_(ranks.placement),
+      first_key_of_layer_({ExpertKey{0}}),
+      slot_bytes_(RoundUp(expert_bytes, kPageBytes)),
+      decompresses_(compressed_bytes.has_value()) {
   for (const bool has_experts : layer_has_experts) {
     AddLayer(has_experts ? num_experts_of_layer : 0, ranks, [&](int64_t) {
       ExpertLayout layout;
-      layout.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});
+      layout.reads.push_back({.file_idx = 0, .extent = {0, compressed_bytes.value_or(expert_bytes)}, .slot_offset = 0});
       layout.finished = {0, expert_bytes};
       return layout;
     });
@@ -269,16 +310,36 @@ std::vector<DiskRead> ExpertLayouts::Reads(ExpertKey key, std::byte* slot) const
   return reads;
 }
 
-absl::Status ExpertLayouts::Verify(const TensorInfo& tensor, std::byte* raw) const {
-  if (!tensor.xxh3.has_value()) return absl::OkStatus();
+absl::Status ExpertLayouts::ReadAgain(const TensorInfo& tensor, std::byte* raw) const {
   const uint64_t size_bytes = tensor.extent.size_bytes;
-  const absl::Status first = CheckSum(tensor, XXH3_64bits(raw, size_bytes));
-  if (first.ok()) return first;
-  LogInfo("{}; reading it again", Message(first));
   const OpenedFile& file = files_[tensor.file_idx];
   PENSTOCK_RETURN_IF_ERROR(
       PreadFully(file.fd.get(), {raw, static_cast<size_t>(size_bytes)}, tensor.extent.offset_bytes, file.path));
   return CheckSum(tensor, XXH3_64bits(raw, size_bytes));
+}
+
+absl::Status ExpertLayouts::Verify(const TensorInfo& tensor, std::byte* raw) const {
+  if (!tensor.xxh3.has_value()) return absl::OkStatus();
+  const absl::Status first = CheckSum(tensor, XXH3_64bits(raw, tensor.extent.size_bytes));
+  if (first.ok()) return first;
+  LogInfo("{}; reading it again", Message(first));
+  return ReadAgain(tensor, raw);
+}
+
+absl::Status ExpertLayouts::DecompressInPlace(const MatrixLayout& matrix, std::byte* slot,
+                                              std::span<std::byte> scratch) const {
+  const TensorInfo& tensor = *matrix.tensor;
+  std::byte* const raw = slot + matrix.raw_offset;
+  const auto decompress = [&] {
+    return kernels::Decompress(
+        *kernels_, {raw, tensor.extent.size_bytes}, scratch,
+        {slot + matrix.packed_offset, PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1])});
+  };
+  const std::optional<uint64_t> xxh3 = decompress();
+  if (xxh3.has_value() && CheckSum(tensor, *xxh3).ok()) return absl::OkStatus();
+  LogInfo("tensor '{}' arrived damaged; reading it again", tensor.name);
+  PENSTOCK_RETURN_IF_ERROR(ReadAgain(tensor, raw));
+  return decompress().has_value() ? absl::OkStatus() : CannotDecompress(tensor);
 }
 
 void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch) {
@@ -309,12 +370,17 @@ absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* s
     return absl::OkStatus();
   }
   // Packing in place goes through the matrices in order, so one part does everything.
-  const bool packed = std::all_of(layout.matrices.begin(), layout.matrices.end(),
-                                  [](const MatrixLayout& matrix) { return IsReady(*matrix.tensor); });
-  if (!packed && part_idx > 0) return absl::OkStatus();
+  const bool apart = std::all_of(layout.matrices.begin(), layout.matrices.end(), [](const MatrixLayout& matrix) {
+    return IsReady(*matrix.tensor) || matrix.tensor->is_compressed;
+  });
+  if (!apart && part_idx > 0) return absl::OkStatus();
   for (size_t i = 0; i < layout.matrices.size(); ++i) {
-    if (packed && static_cast<int>(i) != part_idx) continue;
+    if (apart && static_cast<int>(i) != part_idx) continue;
     const MatrixLayout& matrix = layout.matrices[i];
+    if (matrix.tensor->is_compressed) {
+      PENSTOCK_RETURN_IF_ERROR(DecompressInPlace(matrix, slot, scratch));
+      continue;
+    }
     PENSTOCK_RETURN_IF_ERROR(Verify(*matrix.tensor, slot + matrix.raw_offset));
     if (!IsReady(*matrix.tensor)) Pack(matrix, slot, scratch);
   }

@@ -1,11 +1,12 @@
 // Describes how every expert gets from disk into a slot: which bytes are read where, and how they become panels.
 //
-// Experts of a packed store are ready where they land, once their checksums are verified. Experts of a model folder are
-// packed in place. Immutable, so any thread may use it.
+// Experts of a packed store are ready where they land, once their checksums are verified. Compressed ones are decoded
+// in place; experts of a model folder are packed in place. Immutable, so any thread may use it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/checkpoint/model_folder.h"
+#include "penstock/kernels/kernels.h"
 #include "penstock/memory/expert_key.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/weight_map.h"
@@ -29,9 +31,9 @@ class ExpertLayouts {
                 const RankSplit& ranks = {});
 
   // For simulations, which only count experts: each layer marked in `layer_has_experts` has `num_experts` experts of
-  // `expert_bytes` each, on all ranks together.
+  // `expert_bytes` each, on all ranks together. If they are compressed, `compressed_bytes` are read for each.
   ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes,
-                const RankSplit& ranks = {});
+                const RankSplit& ranks = {}, std::optional<uint64_t> compressed_bytes = std::nullopt);
 
   // Returns where the experts of all ranks lie; null: all are here, or a part of each.
   const std::shared_ptr<const ExpertPlacement>& placement() const { return placement_; }
@@ -75,13 +77,14 @@ class ExpertLayouts {
   // in a simulation, where nothing is read.
   std::vector<DiskRead> Reads(ExpertKey key, std::byte* slot) const;
 
-  // Verifies and packs one part of an expert, after its arrival and before its use. Workers may do the parts side by
-  // side. A part with a wrong checksum is read again, once; kModel when it is wrong again. `scratch` has
-  // scratch_bytes().
+  // Verifies one part of an expert, and packs or decompresses it, after its arrival and before its use. Workers may do
+  // the parts side by side. A part with a wrong checksum is read again, once; kModel when it is wrong again. `scratch`
+  // has scratch_bytes().
   static constexpr int kFinishParts = 3;
   absl::Status FinishPart(ExpertKey key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
-  // Returns whether some experts are not ready where they land.
+  // Returns whether some experts are not ready where they land, because they are packed or decompressed there.
   bool packs() const { return packs_; }
+  bool decompresses() const { return decompresses_; }
   // Returns where the panels of a finished expert lie in its slot.
   FileExtent finished_extent(ExpertKey key) const { return experts_[key].finished; }
   // Returns the weights of a finished expert.
@@ -119,9 +122,14 @@ class ExpertLayouts {
   void AddLayer(int64_t num_experts, const RankSplit& ranks, absl::FunctionRef<ExpertLayout(int64_t)> lay_out);
   static void AddMatrices(const FfnTensors& tensors, ExpertLayout& layout);
   static ExpertLayout LayOut(const FfnTensors& tensors, ComputeDtype dtype);
+  // Lays out an expert with compressed matrices.
+  static ExpertLayout LayOutApart(const FfnTensors& tensors);
   // Lays out some columns of an expert. Its checksums are not compared, because they are of whole matrices.
   static ExpertLayout LayOutColumns(const FfnTensors& tensors, const ColumnRange& columns);
   absl::Status Verify(const TensorInfo& tensor, std::byte* raw) const;
+  // Verifies, too.
+  absl::Status DecompressInPlace(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch) const;
+  absl::Status ReadAgain(const TensorInfo& tensor, std::byte* raw) const;
   static void Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch);
 
   std::span<const OpenedFile> files_;
@@ -132,6 +140,8 @@ class ExpertLayouts {
   uint64_t slot_bytes_ = 0;
   uint64_t scratch_bytes_ = 0;
   bool packs_ = false;
+  bool decompresses_ = false;
+  const kernels::KernelTable* kernels_ = &kernels::KernelsFor(kernels::BestIsa());  // they decompress
 };
 
 // kUsage when experts cannot be cut for so many ranks: they must be packed, and large enough.

@@ -102,7 +102,10 @@ bool DramSource::Begin(ExpertKey key, PageSize size) {
                           .layer_idx = args_.layouts.layer_of(key),
                           .expert_idx = args_.layouts.expert_idx_of(key)},
                 .after = {lease->arrived()}};
-    if (args_.dram.TakeUnfinished(lease->place())) finish.cost.memory_bytes = bytes(key);
+    if (args_.dram.TakeUnfinished(lease->place())) {
+      finish.cost.memory_bytes = bytes(key);
+      finish.cost.decoded_bytes = args_.layouts.decompresses() ? bytes(key) : 0;
+    }
     if (args_.pool != nullptr) {
       finish.body = [this, place = lease->place()] { return args_.dram.Finish({&place, 1}, *args_.pool)[0]; };
     }

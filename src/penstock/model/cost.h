@@ -15,9 +15,10 @@ namespace penstock {
 struct OperationCost {
   double flops = 0;
   uint64_t bytes = 0;
-  uint64_t kv_bytes = 0;      // the part of `bytes` that is KV cache
-  double kv_flops = 0;        // the part of `flops` that works on KV entries
-  uint64_t packed_bytes = 0;  // the part of `bytes` that becomes panels
+  uint64_t kv_bytes = 0;       // the part of `bytes` that is KV cache
+  double kv_flops = 0;         // the part of `flops` that works on KV entries
+  uint64_t packed_bytes = 0;   // the part of `bytes` that becomes panels
+  uint64_t decoded_bytes = 0;  // the part of `bytes` that is decompressed first
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
@@ -25,6 +26,7 @@ struct OperationCost {
     kv_bytes += other.kv_bytes;
     kv_flops += other.kv_flops;
     packed_bytes += other.packed_bytes;
+    decoded_bytes += other.decoded_bytes;
     return *this;
   }
 };

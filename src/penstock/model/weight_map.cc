@@ -79,6 +79,21 @@ class Mapper : public TensorSource {
                        IsQuantised(tensor) ? first->name : tensor.name));
   }
 
+  // Checks that the compressed matrices of an expert have panels beside them, and no other tensors are compressed.
+  // REQUIRES: called for all experts before Finish().
+  void CheckCompressed(const FfnTensors& expert) {
+    const TensorInfo* compressed = nullptr;
+    const TensorInfo* unready = nullptr;
+    expert.ForEach([&](const TensorInfo& tensor) {
+      num_compressed_ += tensor.is_compressed ? 1 : 0;
+      if (tensor.is_compressed) compressed = &tensor;
+      if (!tensor.is_compressed && !IsReady(tensor)) unready = &tensor;
+    });
+    if (compressed != nullptr && unready != nullptr) {
+      Report(fmt::format("{} is compressed and {} is not packed in panels", compressed->name, unready->name));
+    }
+  }
+
   void Ignore(const std::string& name) {
     const TensorInfo* tensor = checkpoint_->Find(name);
     if (tensor != nullptr) taken_.insert(tensor);
@@ -92,6 +107,10 @@ class Mapper : public TensorSource {
       if (rows.taken != rows.stored) {
         Report(fmt::format("{} has {} rows, expected {}", key.first->name, rows.stored, rows.taken));
       }
+    }
+    const auto is_compressed = [](const TensorInfo& tensor) { return tensor.is_compressed; };
+    if (std::ranges::count_if(checkpoint_->tensors(), is_compressed) != num_compressed_) {
+      Report("tensors are compressed that are not of experts");
     }
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
       // Old checkpoints store the RoPE frequencies, which follow from the config.
@@ -443,6 +462,7 @@ class Mapper : public TensorSource {
   absl::flat_hash_map<std::pair<const TensorInfo*, int64_t>, Rows> rows_taken_;  // of shared tensors, by expert
   std::string listed_;
   int64_t num_faults_ = 0;
+  int64_t num_compressed_ = 0;  // matrices of experts
 };
 
 // Makes the requested tensors, one after another in one file.
@@ -502,6 +522,7 @@ absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint
                        });
     for (const FfnTensors& expert : layer.experts) {
       expert.ForEach([&](const TensorInfo& tensor) { mapper.CheckAlike(tensor, first_of_ffns); });
+      mapper.CheckCompressed(expert);
     }
   }
   PENSTOCK_RETURN_IF_ERROR(mapper.Finish());

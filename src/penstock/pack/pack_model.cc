@@ -23,6 +23,7 @@
 #include "penstock/pack.h"
 #include "penstock/pack/pack_output.h"
 #include "penstock/plan/loaded_model.h"
+#include "penstock/tensor/exponent_code.h"
 #include "penstock/tensor/quantise.h"
 
 namespace penstock {
@@ -47,9 +48,19 @@ constexpr std::string_view kSideFiles[] = {"config.json",
 // Bytes of panels that are packed and written at a time.
 constexpr uint64_t kChunkBytes = 16 * kMiB;
 
+// With Compression::kAuto, a matrix is compressed if it becomes smaller by this factor at least and has so many bytes.
+// A compressed expert takes three reads instead of one, and small reads are slow.
+constexpr double kMinCompression = 1.15;
+constexpr uint64_t kMinCompressedMatrixBytes = 64 * kKiB;
+// The factor is estimated from so many blocks of the matrix.
+constexpr uint64_t kSampledBlocks = 16;
+
+enum class Compression : uint8_t { kNone, kAuto, kBf16 };
+
 struct PackFormats {
   std::optional<WeightFormat> quantised;  // format of experts, dense FFNs and attention; empty: not quantised
   ComputeDtype dtype = ComputeDtype::kF32;
+  Compression compression = Compression::kNone;  // of experts in bf16
 };
 
 absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
@@ -68,6 +79,16 @@ absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
   if (formats.quantised.has_value() && formats.dtype == ComputeDtype::kBF16) {
     return UsageError("--dtype bf16 goes with --quantize none only: what is not quantised keeps its dtype");
   }
+  if (options.compress == "auto") {
+    formats.compression = Compression::kAuto;
+  } else if (options.compress == "bf16") {
+    formats.compression = Compression::kBf16;
+  } else if (options.compress != "none") {
+    return UsageError("--compress '{}' is unknown: expected none, auto or bf16", options.compress);
+  }
+  if (formats.quantised.has_value() && formats.compression == Compression::kBf16) {
+    return UsageError("--compress bf16 goes with --quantize none only: quantised experts are not compressed");
+  }
   return formats;
 }
 
@@ -83,15 +104,18 @@ class Packer {
   std::vector<TensorInfo>& tensors() { return tensors_; }
 
  private:
-  absl::Status Matrix(const TensorInfo* tensor, WeightFormat format);
+  absl::Status Matrix(const TensorInfo* tensor, WeightFormat format, Compression compression = Compression::kNone);
   absl::Status Rows(const TensorInfo* tensor);
   absl::Status Layer(const LayerTensors& layer);
   absl::Status PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first, std::span<std::byte> target);
   absl::Status PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, int64_t count,
                             std::byte* target) const;
+  // Compresses whole blocks of `values` and of those that an earlier call left, and at the end of a matrix the rest.
+  std::vector<std::byte> Compress(std::span<const std::byte> values, bool is_last);
   absl::Status BeginBlob() { return output_->Align(kPageBytes); }
   absl::Status Advance(uint64_t bytes);
-  void Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed);
+  // Returns the entry of the index, which it adds.
+  TensorInfo& Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed);
   WeightFormat MatrixFormat(const TensorInfo& tensor) const {
     return formats_.quantised.value_or(ResidentFormat(tensor, formats_.dtype));
   }
@@ -107,6 +131,7 @@ class Packer {
   std::vector<std::byte> chunk_;
   std::vector<std::byte> stored_;  // the matrix being packed, if it is stored transposed
   std::vector<std::byte> scales_;  // the scales of the matrix being packed
+  std::vector<std::byte> rest_;    // values that wait for a whole block
 };
 
 absl::Status Packer::Advance(uint64_t bytes) {
@@ -116,7 +141,8 @@ absl::Status Packer::Advance(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed) {
+TensorInfo& Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3,
+                           std::optional<WeightFormat> packed) {
   TensorInfo& written = tensors_.emplace_back(tensor);
   if (tensor.as_floats) written.dtype = Dtype::kF32;
   written.places.reset();
@@ -126,6 +152,7 @@ void Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, st
   written.file_idx = 0;
   written.extent = {offset, output_->weights_bytes() - offset};
   written.xxh3 = xxh3;
+  return written;
 }
 
 absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, int64_t count,
@@ -180,9 +207,39 @@ absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, i
   return absl::OkStatus();
 }
 
-absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
+std::vector<std::byte> Packer::Compress(std::span<const std::byte> values, bool is_last) {
+  rest_.insert(rest_.end(), values.begin(), values.end());
+  const uint64_t num_blocks = is_last ? CeilDiv(rest_.size(), kExponentBlockBytes) : rest_.size() / kExponentBlockBytes;
+  std::vector<std::vector<std::byte>> blocks(num_blocks);
+  const std::span<const std::byte> all(rest_);
+  pool_->ParallelFor(static_cast<int64_t>(num_blocks), [&](int64_t i, int) {
+    const uint64_t begin = static_cast<uint64_t>(i) * kExponentBlockBytes;
+    AppendExponentBlock(all.subspan(begin, std::min(kExponentBlockBytes, all.size() - begin)), blocks[i]);
+  });
+  std::vector<std::byte> compressed;
+  for (const std::vector<std::byte>& block : blocks) compressed.insert(compressed.end(), block.begin(), block.end());
+  rest_.erase(rest_.begin(),
+              rest_.begin() + static_cast<int64_t>(std::min<uint64_t>(rest_.size(), num_blocks * kExponentBlockBytes)));
+  return compressed;
+}
+
+// Estimates from some blocks whether values become smaller by the factor at least.
+bool Pays(std::span<const std::byte> values) {
+  const uint64_t num_blocks = CeilDiv(values.size(), kExponentBlockBytes);
+  const uint64_t step = std::max<uint64_t>(1, num_blocks / kSampledBlocks) * kExponentBlockBytes;
+  std::vector<std::byte> compressed;
+  uint64_t sampled = 0;
+  for (uint64_t begin = 0; begin < values.size(); begin += step) {
+    const auto block = values.subspan(begin, std::min(kExponentBlockBytes, values.size() - begin));
+    AppendExponentBlock(block, compressed);
+    sampled += block.size();
+  }
+  return static_cast<double>(sampled) >= kMinCompression * static_cast<double>(compressed.size());
+}
+
+absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format, Compression compression) {
   if (tensor == nullptr) return absl::OkStatus();
-  PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
+  if (format != WeightFormat::kBF16) compression = Compression::kNone;
   stored_.clear();
   if (tensor->places.has_value() && tensor->places->is_transposed && NumMatrices(*tensor) == 1 && !tensor->as_floats) {
     const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
@@ -190,8 +247,11 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
     PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor->extent.offset_bytes, file.path));
   }
   PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales(model_->checkpoint.files(), *tensor));
-  const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, RowElements(*tensor));
+  const uint64_t panel_bytes = PanelBytes(format, RowElements(*tensor));
   const uint64_t total_bytes = PackedStoreBytes(*tensor, format);
+  bool is_compressed = compression == Compression::kBf16;
+  uint64_t offset = 0;
+  rest_.clear();
   const auto num_panels = static_cast<int64_t>(CeilDiv(total_bytes, panel_bytes));
   const auto at_once = std::max<int64_t>(pool_->num_workers(), static_cast<int64_t>(kChunkBytes / panel_bytes));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
@@ -201,6 +261,16 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
     const uint64_t done = static_cast<uint64_t>(first) * panel_bytes;
     chunk_.resize(std::min(static_cast<uint64_t>(count) * panel_bytes, total_bytes - done));
     PENSTOCK_RETURN_IF_ERROR(PackPanels(*tensor, format, first, chunk_));
+    if (first == 0) {
+      if (compression == Compression::kAuto && total_bytes >= kMinCompressedMatrixBytes) {
+        // The same panels, whatever the number of threads.
+        const uint64_t sampled_bytes = std::max<uint64_t>(1, kChunkBytes / panel_bytes) * panel_bytes;
+        is_compressed = Pays(std::span(chunk_).first(std::min<size_t>(chunk_.size(), sampled_bytes)));
+      }
+      PENSTOCK_RETURN_IF_ERROR(output_->Align(is_compressed ? kPageBytes : kCacheLineBytes));
+      offset = output_->weights_bytes();
+    }
+    if (is_compressed) chunk_ = Compress(chunk_, first + count == num_panels);
     XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
     PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
     // This chunk's share of the tensor's bytes.
@@ -210,7 +280,7 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
         StoredBytes(*tensor) * static_cast<uint64_t>(first + count) / static_cast<uint64_t>(num_panels);
     PENSTOCK_RETURN_IF_ERROR(Advance(packed - packed_before));
   }
-  Record(*tensor, offset, XXH3_64bits_digest(digest.get()), format);
+  Record(*tensor, offset, XXH3_64bits_digest(digest.get()), format).is_compressed = is_compressed;
   return absl::OkStatus();
 }
 
@@ -249,7 +319,7 @@ absl::Status Packer::Layer(const LayerTensors& layer) {
   for (const FfnTensors& expert : layer.experts) {
     PENSTOCK_RETURN_IF_ERROR(BeginBlob());
     expert.ForEach([&](const TensorInfo& tensor) {
-      if (status.ok()) status = Matrix(&tensor, MatrixFormat(tensor));
+      if (status.ok()) status = Matrix(&tensor, MatrixFormat(tensor), formats_.compression);
     });
     PENSTOCK_RETURN_IF_ERROR(status);
   }

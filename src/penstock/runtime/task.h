@@ -30,12 +30,13 @@ struct TaskLabel {
 
 // The work and the traffic of a task.
 struct TaskCost {
-  double flops = 0;           // multiplications and additions
-  uint64_t memory_bytes = 0;  // bytes that a processor reads from its own tier or writes there
-  uint64_t kv_bytes = 0;      // the part of memory_bytes that belongs to the KV cache
-  double kv_flops = 0;        // the part of flops spent on KV entries
-  uint64_t packed_bytes = 0;  // the part of memory_bytes that becomes panels, which takes longer than reading
-  uint64_t link_bytes = 0;    // bytes that cross the lane's link
+  double flops = 0;            // multiplications and additions
+  uint64_t memory_bytes = 0;   // bytes that a processor reads from its own tier or writes there
+  uint64_t kv_bytes = 0;       // the part of memory_bytes that belongs to the KV cache
+  double kv_flops = 0;         // the part of flops spent on KV entries
+  uint64_t packed_bytes = 0;   // the part of memory_bytes that becomes panels, which takes longer than reading
+  uint64_t decoded_bytes = 0;  // the part of memory_bytes that is decompressed first, which takes longer, too
+  uint64_t link_bytes = 0;     // bytes that cross the lane's link
 };
 
 // Returns the seconds that a task of the given cost takes on a lane.

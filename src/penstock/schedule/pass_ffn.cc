@@ -165,6 +165,7 @@ std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertSt
   OperationCost cost;
   cost.bytes = static_cast<uint64_t>(num_unchecked) * CostOfExperts().expert_bytes();
   cost.packed_bytes = store.layouts().packs() ? cost.bytes : 0;
+  cost.decoded_bytes = store.layouts().decompresses() ? cost.bytes : 0;
   tasks_.Issue(
       ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, taken->arrived,
       [taken, pool = args_.host_pool](Operations&) { taken->checked = taken->store->Finish(taken->places, *pool); });

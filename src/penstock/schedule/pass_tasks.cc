@@ -95,7 +95,8 @@ Event PassTasks::Issue(const PassProcessor& processor, TaskLabel label, const Op
                      .memory_bytes = cost.bytes,
                      .kv_bytes = cost.kv_bytes,
                      .kv_flops = cost.kv_flops,
-                     .packed_bytes = cost.packed_bytes},
+                     .packed_bytes = cost.packed_bytes,
+                     .decoded_bytes = cost.decoded_bytes},
             .after = std::move(after)};
   if (processor.operations != nullptr) {
     task.body = [operations = processor.operations, run = std::move(body)] {

@@ -78,6 +78,19 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   return fewer;
 }
 
+uint64_t ExpertBytes(const ExpertLayouts& layouts) {
+  if (layouts.num_experts() == 0) return 0;
+  return layouts.decompresses() ? layouts.finished_extent(ExpertKey{0}).size_bytes : layouts.read_bytes(ExpertKey{0});
+}
+
+// Returns what is read for an expert on average, if experts are compressed.
+std::optional<uint64_t> CompressedBytes(const ExpertLayouts& layouts) {
+  if (!layouts.decompresses()) return std::nullopt;
+  uint64_t bytes = 0;
+  for (ExpertKey key{0}; key < layouts.end_key(); ++key) bytes += layouts.read_bytes(key);
+  return bytes / static_cast<uint64_t>(layouts.num_experts());
+}
+
 absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
                                                               const ModelConfig& fewer) {
   const ChosenPolicy& policy = inputs.plan.policy;
@@ -91,7 +104,8 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
   };
   PassSimulator::Args args{.config = fewer,
                            .formats = inputs.plan.model_formats,
-                           .expert_bytes = layouts.num_experts() > 0 ? layouts.read_bytes(ExpertKey{0}) : 0,
+                           .expert_bytes = ExpertBytes(layouts),
+                           .compressed_bytes = CompressedBytes(layouts),
                            .schedule = policy.schedule,
                            .eviction = policy.eviction,
                            .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},

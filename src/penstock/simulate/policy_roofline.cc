@@ -115,10 +115,10 @@ std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const
     return (has_device ? rates->device_compute : rates->host_compute)(
         {.flops = c.flops, .memory_bytes = c.bytes, .kv_bytes = c.kv_bytes, .kv_flops = c.kv_flops});
   };
-  const auto transfer_s = [&](uint64_t bytes) {
-    const bool from_disk = ReadsFromDisk(choice.plan);
-    return (from_disk || !has_device ? rates->disk_to_dram : rates->dram_to_device)({.link_bytes = bytes});
-  };
+  const bool from_disk = ReadsFromDisk(choice.plan) || !has_device;
+  const uint64_t transfer_bytes =
+      from_disk && plan->layouts->decompresses() ? plan->layouts->read_bytes(ExpertKey{0}) : cost.expert_bytes();
+  const double transfer_s = (from_disk ? rates->disk_to_dram : rates->dram_to_device)({.link_bytes = transfer_bytes});
   const int64_t rows = choice.plan.micro_batch_size > 0 ? std::min(choice.plan.micro_batch_size, choice.num_places)
                                                         : std::min<int64_t>(choice.num_places, kRowsOfABatch);
   const int64_t positions = workload.prompt_tokens + workload.new_tokens / 2;
@@ -129,7 +129,7 @@ std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const
       .gate_s = compute_s(cost.Route(rows)),
       .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
       .min_expert_s = compute_s(cost.Expert(1)),
-      .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
+      .expert_transfer_s = transfer_s * ShareMoved(choice.plan, has_device),
       .num_hot = config.num_topk,
       .num_cold = config.num_experts - config.num_topk};
   const std::optional<int64_t> batches = MinBatches(times, kMaxBatchSize / rows);

@@ -208,7 +208,11 @@ void AddPlan(const DescribedModel& model, double disk_bytes_per_s, Report& repor
   const double slots = static_cast<double>(plan.num_expert_slots);
   const double share = std::min(1.0, slots / static_cast<double>(std::max<int64_t>(1, plan.num_experts_total)));
   const double expert_bytes = static_cast<double>(plan.expert_bytes) / std::max(1.0, slots);
-  const double wanted = static_cast<double>(model.config().num_moe_layers() * model.config().num_topk) * expert_bytes;
+  const ExpertLayouts& layouts = *planned->layouts;
+  const double expert_read_bytes =
+      layouts.decompresses() ? static_cast<double>(layouts.read_bytes(ExpertKey{0})) : expert_bytes;
+  const double wanted =
+      static_cast<double>(model.config().num_moe_layers() * model.config().num_topk) * expert_read_bytes;
   const double read_bytes = wanted * (1 - share);
   const double seconds = disk_bytes_per_s > 0 ? read_bytes / disk_bytes_per_s : 0;
   std::string text =

@@ -6,6 +6,6 @@
 
 namespace penstock::kernels {
 
-constinit const KernelTable kNeonKernels = MakeTable<NeonVec, NeonInts>();
+constinit const KernelTable kNeonKernels = MakeTable<NeonVec, NeonInts, ScalarExponents>();
 
 }  // namespace penstock::kernels

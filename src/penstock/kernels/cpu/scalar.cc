@@ -6,6 +6,6 @@
 
 namespace penstock::kernels {
 
-constinit const KernelTable kScalarKernels = MakeTable<ScalarVec, ScalarInts>();
+constinit const KernelTable kScalarKernels = MakeTable<ScalarVec, ScalarInts, ScalarExponents>();
 
 }  // namespace penstock::kernels

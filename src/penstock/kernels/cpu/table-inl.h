@@ -3,6 +3,7 @@
 
 #include "penstock/kernels/cpu/attention-inl.h"
 #include "penstock/kernels/cpu/exp-inl.h"
+#include "penstock/kernels/cpu/exponents/exponents-inl.h"
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
@@ -17,7 +18,7 @@
 namespace penstock::kernels {
 namespace {
 
-// `V` are vectors, `Ints` integer products.
+// `V` are vectors, `Ints` integer products, `Exponents` decodes exponents.
 template <class V, class Ints>
 void Gemm(const GemmArgs& args) {
   if (args.x_format == RowFormat::kInt8) return GemmOfRowCodes<Ints>(args);
@@ -47,7 +48,7 @@ void IndexScores(const IndexScoresArgs& args) {
   }
 }
 
-template <class V, class Ints>
+template <class V, class Ints, class Exponents>
 constexpr KernelTable MakeTable() {
   return {.prepare_rows = PrepareRows<V, false>,
           .gemm = Gemm<V, Ints>,
@@ -72,7 +73,8 @@ constexpr KernelTable MakeTable() {
           .softmax_blocks = SoftmaxBlocks<V>,
           .add = AddTo<V>,
           .to_bf16 = ToBf16<V>,
-          .to_f32 = ToF32<V>};
+          .to_f32 = ToF32<V>,
+          .decode_exponents = DecodeExponents<Exponents>};
 }
 
 }  // namespace
