@@ -170,6 +170,13 @@ def relation_rows():
                   compressed("nvfp4-pack-quantized", group_size=16), compressed("mxfp4-pack-quantized")):
         yield "C6", f"{json.dumps(value)} without codes", fields({"quantization_config": value}, None, code=0)
 
+    def modelopts(content, pattern, code=3):
+        return spoiled(lambda model: model.write("hf_quant_config.json", content), pattern, code=code)
+    yield "C6", "modelopt's file without codes", modelopts('{"quantization": {"quant_algo": "NVFP4"}}', None, code=0)
+    yield "C6", "modelopt's file of another kind", modelopts('{"quantization": {"quant_algo": "NVFP4_AWQ"}}',
+                                                             "hf_quant_config.json: .*'quant_algo': expected 'NVFP4'")
+    yield "C6", "modelopt's file without an object", modelopts("[1]", "hf_quant_config.json: field 'quantization'")
+
     def coded(pattern, config=fp8, scale=("F32", [1, 1], b"\0\0\x80\x3f"), code=3):
         """Stores one matrix in FP8."""
         matrix = "model.layers.1.self_attn.o_proj.weight"
