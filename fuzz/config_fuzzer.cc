@@ -1,4 +1,5 @@
-// Feeds bytes as config.json and as generation_config.json. Accepted input must be within the limits and consistent.
+// Feeds bytes as config.json, generation_config.json and hf_quant_config.json. Accepted input must be within the limits
+// and consistent.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -34,6 +35,9 @@ void CheckModelConfig(std::string_view text) {
           Within(config->max_positions, 1, penstock::kMaxContext));
   Require(config->layer_has_experts.size() == static_cast<size_t>(config->num_layers));
   Require(Within(config->num_moe_layers(), 0, config->num_layers));
+  // Rows of codes become blocks: groups are whole blocks, or all inputs (tensor/block_formats.h).
+  Require(Within(config->coded.group, 0, penstock::kMaxModelDim) && config->coded.group % 16 == 0);
+  Require(!config->coded.is_int() || config->coded.group % 32 == 0);
   Require(config->rope.theta > 0 || config->family->layer_ropes == penstock::LayerRopes::kNone);
   // A layer without experts has a dense FFN.
   Require(config->num_moe_layers() == config->num_layers || config->dense_ffn_dim >= 1);
@@ -52,11 +56,21 @@ void CheckGenerationConfig(std::string_view text) {
   Require(config->min_p >= 0 && config->min_p <= 1 && config->repetition_penalty > 0);
 }
 
+void CheckModeloptFile(std::string_view text) {
+  const auto coded = penstock::ParseModeloptFile(text);
+  if (!coded.ok()) {
+    Require(penstock::FaultOf(coded.status()) == penstock::Fault::kModel);
+    return;
+  }
+  Require(coded->group == 0 || coded->group == 16);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   CheckModelConfig(text);
   CheckGenerationConfig(text);
+  CheckModeloptFile(text);
   return 0;
 }

@@ -29,7 +29,8 @@ struct TestTensor {
 };
 
 inline uint64_t BytesOf(const TestTensor& tensor) {
-  uint64_t size = tensor.dtype == "F32" ? 4 : 2;
+  const bool is_byte = tensor.dtype == "U8" || tensor.dtype == "F8_E4M3";
+  uint64_t size = is_byte ? 1 : tensor.dtype == "F32" || tensor.dtype == "I32" ? 4 : 2;
   for (const int64_t dim : tensor.shape) size *= static_cast<uint64_t>(dim);
   return size;
 }

@@ -110,7 +110,9 @@ def relation_rows():
     yield "C5", "tied without lm_head", spoiled(tied, None, code=0)
     yield "C5", "not tied without lm_head", spoiled(lambda model: model.edit_tensors(lambda parts: parts.pop(TIED)),
                                                     rf"{TIED} is missing \(in all 1\)")
-    method = "'quant_method': expected 'fp8', 'mxfp4', 'compressed-tensors', 'gptq' or 'auto-round'"
+    method = "'quant_method': expected 'fp8', 'mxfp4', 'compressed-tensors', 'gptq', 'awq', 'auto-round' or 'modelopt'"
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+    modelopt = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     weights = {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": True}
 
@@ -119,16 +121,32 @@ def relation_rows():
                 "config_groups": {"group_0": {"weights": dict(weights, **changes)}}}
     fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     for name, value, pattern in (
-            ("awq", {"quant_method": "awq", "bits": 4}, method), ("empty", {}, method),
-            ("gptq of 8 bits", dict(gptq, bits=8), "'bits': expected 4, found 8"),
+            ("hqq", {"quant_method": "hqq", "bits": 4}, method), ("empty", {}, method),
+            ("awq of 8 bits", dict(awq, bits=8), "'bits': expected 4, found 8"),
+            ("awq without zero points", dict(awq, zero_point=False), "'zero_point': expected true, found false"),
+            ("awq in another order", dict(awq, version="gemv"), "'version': expected 'gemm', found 'gemv'"),
+            ("modelopt without codes", {"quant_method": "modelopt"},
+             "'quant_algo': expected 'NVFP4', 'W4A16_NVFP4' or 'FP8'"),
+            ("modelopt with scales of inputs", dict(modelopt, quant_algo="NVFP4_AWQ"), "found 'NVFP4_AWQ'"),
+            ("gptq of 3 bits", dict(gptq, bits=3), "'bits': expected 4 or 8, found 3"),
             ("gptq without bits", {"quant_method": "gptq"}, "'bits': expected an integer"),
-            ("gptq with zero points", dict(gptq, sym=False), "'sym': expected true, found false"),
-            ("gptq in another order", dict(gptq, desc_act=True), "'desc_act': expected false, found true"),
+            ("gptq of 8 bits with zero points", dict(gptq, bits=8, sym=False), "'sym': expected true, found false"),
+            ("gptq in another order", dict(gptq, desc_act=True),
+             r"'desc_act': expected false \(or static_groups, or group_size -1\), found true"),
+            ("gptq in another layout", dict(gptq, checkpoint_format="marlin"),
+             "'checkpoint_format': expected 'gptq' or 'gptq_v2', found 'marlin'"),
             ("gptq with groups of 20", dict(gptq, group_size=20), "'group_size': expected -1 or a multiple of 32, found 20"),
-            ("autoround as awq", {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4},
-             "'packing_format': expected 'auto_round:auto_gptq'"),
-            ("compressed in 8 bits", compressed(num_bits=8), "weights: field 'num_bits': expected 4, found 8"),
-            ("compressed with zero points", compressed(symmetric=False), "'symmetric': expected true, found false"),
+            ("autoround with zero points", dict(gptq, quant_method="auto-round", sym=False),
+             "'sym': expected true, found false"),
+            ("autoround in another form", dict(gptq, quant_method="auto-round", packing_format="auto_round:exllamav2"),
+             "'packing_format': expected 'auto_round:auto_gptq' or 'auto_round:auto_awq'"),
+            ("compressed in 3 bits", compressed(num_bits=3), "weights: field 'num_bits': expected 4 or 8, found 3"),
+            ("compressed in 8 bits with zero points", compressed(num_bits=8, symmetric=False),
+             "'symmetric': expected true, found false"),
+            ("compressed nvfp4 in groups of 32", compressed(form="nvfp4-pack-quantized"),
+             "'group_size': expected 16, found 32"),
+            ("compressed mxfp4 of 8 bits", compressed(form="mxfp4-pack-quantized", num_bits=8),
+             "'num_bits': expected 4, found 8"),
             ("compressed in another order", compressed(actorder="dynamic"),
              "'actorder': expected null, 'weight' or 'static'"),
             ("compressed in another form", compressed(form="int-quantized"), "'format': expected 'pack-quantized'"),
@@ -144,8 +162,20 @@ def relation_rows():
             ("block of 3 dims", dict(fp8, weight_block_size=[1, 1, 128]), r"expected \[rows, 128\]"),
             ("e5m2", dict(fp8, fmt="e5m2"), "'fmt': expected 'e4m3', found 'e5m2'")):
         yield "C6", f"quantization_config {name}", fields({"quantization_config": value}, pattern)
-    for value in (fp8, {"quant_method": "mxfp4"}, gptq, compressed()):
-        yield "C6", f"{value['quant_method']} without codes", fields({"quantization_config": value}, None, code=0)
+    for value in (fp8, {"quant_method": "mxfp4"}, gptq, dict(gptq, desc_act=True, static_groups=True),
+                  dict(gptq, desc_act=True, group_size=-1, sym=False, checkpoint_format="gptq_v2"), awq, modelopt,
+                  dict(modelopt, quant_algo="FP8"),
+                  dict(awq, quant_method="auto-round", packing_format="auto_round:auto_awq"),
+                  compressed(), compressed(symmetric=False), compressed(num_bits=8),
+                  compressed("nvfp4-pack-quantized", group_size=16), compressed("mxfp4-pack-quantized")):
+        yield "C6", f"{json.dumps(value)} without codes", fields({"quantization_config": value}, None, code=0)
+
+    def modelopts(content, pattern, code=3):
+        return spoiled(lambda model: model.write("hf_quant_config.json", content), pattern, code=code)
+    yield "C6", "modelopt's file without codes", modelopts('{"quantization": {"quant_algo": "NVFP4"}}', None, code=0)
+    yield "C6", "modelopt's file of another kind", modelopts('{"quantization": {"quant_algo": "NVFP4_AWQ"}}',
+                                                             "hf_quant_config.json: .*'quant_algo': expected 'NVFP4'")
+    yield "C6", "modelopt's file without an object", modelopts("[1]", "hf_quant_config.json: field 'quantization'")
 
     def coded(pattern, config=fp8, scale=("F32", [1, 1], b"\0\0\x80\x3f"), code=3):
         """Stores one matrix in FP8."""

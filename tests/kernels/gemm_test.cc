@@ -209,7 +209,8 @@ float HalfAt(const std::byte* block, int64_t offset) {
   return ToFloat(half);
 }
 
-// Reads a block of a format of each kind: signed codes, codes with an offset, with minima, and groups of 16.
+// Reads a block of a format of each kind: signed codes, codes with an offset, with minima or zero points, and groups of
+// 16.
 std::vector<PlainGroup> PlainGroups(WeightFormat format, const std::byte* block) {
   const auto byte = [&](int64_t i) { return static_cast<int>(block[i]); };
   std::vector<PlainGroup> groups;
@@ -219,6 +220,20 @@ std::vector<PlainGroup> PlainGroups(WeightFormat format, const std::byte* block)
   } else if (format == WeightFormat::kQ4_0) {
     PlainGroup& group = groups.emplace_back(PlainGroup{.scale = HalfAt(block, 0)});
     for (int64_t i = 0; i < 32; ++i) group.codes.push_back((byte(2 + i % 16) >> (i / 16 * 4) & 15) - 8);
+  } else if (format == WeightFormat::kU4) {
+    const float scale = HalfAt(block, 0);
+    PlainGroup& group = groups.emplace_back(PlainGroup{.scale = scale, .min = -scale * static_cast<float>(byte(2))});
+    for (int64_t i = 0; i < 32; ++i) group.codes.push_back(byte(3 + i % 16) >> (i / 16 * 4) & 15);
+  } else if (format == WeightFormat::kNvfp4) {
+    float scale_of_scales;
+    std::memcpy(&scale_of_scales, block, 4);
+    for (int64_t g = 0; g < 16; ++g) {
+      const float scale = ToFloat(F8E4M3{static_cast<uint8_t>(block[4 + g])});
+      PlainGroup& group = groups.emplace_back(PlainGroup{.scale = scale_of_scales / 2 * scale});
+      for (int64_t i = 0; i < 16; ++i) {
+        group.codes.push_back(kE2M1Halves[byte(20 + g / 2 * 16 + i) >> (g % 2 * 4) & 15]);
+      }
+    }
   } else if (format == WeightFormat::kQ4_K) {
     const KGroups scales = ReadKGroups(block);
     for (int64_t g = 0; g < 8; ++g) {
@@ -239,9 +254,10 @@ std::vector<PlainGroup> PlainGroups(WeightFormat format, const std::byte* block)
 }
 
 TEST_P(GemmTest, BlocksTimesCodesFollowTheOrderOfTheHeader) {
-  for (const WeightFormat format :
-       {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ6_K}) {
+  for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ6_K,
+                                    WeightFormat::kU4, WeightFormat::kNvfp4}) {
     const int64_t inner_dim = 768;
+    const bool has_minima = format == WeightFormat::kQ4_K || format == WeightFormat::kU4;
     const GemmData data({3, 40, inner_dim}, {RowFormat::kInt8, format});
     const AlignedBytes rows = data.Rows(reference::PrepareRows);
     std::vector<float> expected;
@@ -264,7 +280,7 @@ TEST_P(GemmTest, BlocksTimesCodesFollowTheOrderOfTheHeader) {
             ++k;
           }
           part = std::fma(static_cast<float>(dot), group.scale, part);
-          if (format == WeightFormat::kQ4_K) part = std::fma(static_cast<float>(x_sum), group.min, part);
+          if (has_minima) part = std::fma(static_cast<float>(x_sum), group.min, part);
           if (k % 128 != 0) continue;
           Int8RowGroup x_group;
           std::memcpy(&x_group, x + inner_dim + (k / 128 - 1) * 16, 16);

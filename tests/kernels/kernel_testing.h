@@ -121,6 +121,10 @@ inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt
       }
     } else if (format == WeightFormat::kMxfp4) {
       target[block] = static_cast<std::byte>(118 + generator() % 6);
+    } else if (format == WeightFormat::kNvfp4) {
+      const float scale = 0.001f * static_cast<float>(1 + generator() % 100);
+      std::memcpy(target.data() + block, &scale, 4);
+      for (size_t i = 4; i < 20; ++i) target[block + i] = static_cast<std::byte>(0x28 + generator() % 0x20);
     } else {
       const size_t scale_offset = format == WeightFormat::kQ6_K    ? 208
                                   : format == WeightFormat::kQ2_K  ? 80
@@ -133,6 +137,7 @@ inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt
                               format == WeightFormat::kQ4_1 || format == WeightFormat::kQ5_1;
       if (has_minima) put_half(2);
       if (format == WeightFormat::kQ2_K) put_half(82);
+      if (format == WeightFormat::kU4) target[block + 2] &= std::byte{15};
     }
   }
 }

@@ -231,8 +231,9 @@ TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {
                 HasSubstr("field 'architectures': expected a list"));
   }
   EXPECT_THAT(RefusalOf(R"("architectures": ["X"], "auto_map": {})"), HasSubstr("custom code is never run"));
-  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "awq"})"),
-              HasSubstr("'quant_method': expected 'fp8', 'mxfp4', 'compressed-tensors', 'gptq' or 'auto-round'"));
+  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "hqq"})"),
+              HasSubstr("'quant_method': expected 'fp8', 'mxfp4', 'compressed-tensors', 'gptq', 'awq', 'auto-round' or "
+                        "'modelopt'"));
 }
 
 TEST(ModelConfigTest, EveryIntegerFieldIsChecked) {

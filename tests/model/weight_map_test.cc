@@ -270,5 +270,87 @@ TEST(WeightMapTest, FusedHeadsInPairsAreThoseOfSeparateTensors) {
   }
 }
 
+// A Mixtral whose o_proj in layer 1 is stored as codes.
+constexpr char kCoded[] = "model.layers.1.self_attn.o_proj.";
+std::string RefusalOfCoded(std::string_view quantization, const std::vector<TestTensor>& codes) {
+  std::vector<TestTensor> tensors = MixtralTensors();
+  const std::string name = std::string(kCoded) + "weight";
+  Remove(tensors, name);
+  for (const TestTensor& code : codes) tensors.push_back({kCoded + code.name, code.dtype, code.shape});
+  std::string config = kMixtralConfig;
+  config.insert(config.rfind('}'), fmt::format(", \"quantization_config\": {}", quantization));
+  return RefusalOf(tensors, config);
+}
+
+// Returns `codes` with one tensor changed, or without it if its shape is {-1}.
+std::vector<TestTensor> Changed(std::vector<TestTensor> codes, const TestTensor& changed) {
+  std::erase_if(codes, [&](const TestTensor& tensor) { return tensor.name == changed.name; });
+  if (changed.shape != std::vector<int64_t>{-1}) codes.push_back(changed);
+  return codes;
+}
+
+TEST(WeightMapTest, CodesByColumnsNeedZeroPoints) {
+  constexpr std::string_view kAwq = R"({"quant_method": "awq", "bits": 4, "group_size": -1})";
+  constexpr std::string_view kGptq = R"({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": false})";
+  const std::vector<TestTensor> codes = {
+      {"qweight", "I32", {8, 1}}, {"qzeros", "I32", {1, 1}}, {"scales", "F16", {1, 8}}};
+  EXPECT_EQ(RefusalOfCoded(kAwq, codes), "");
+  EXPECT_EQ(RefusalOfCoded(kGptq, Changed(codes, {"qweight", "I32", {1, 8}})), "");
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"qzeros", "I32", {-1}})), HasSubstr("o_proj.qzeros is missing"));
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"qzeros", "I32", {1, 8}})),
+              HasSubstr("o_proj.qzeros has shape [1, 8], expected [1, 1]"));
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"qzeros", "F16", {1, 1}})),
+              HasSubstr("o_proj.qzeros has dtype f16, expected i32"));
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"scales", "F16", {8, 1}})),
+              HasSubstr("o_proj.scales has shape [8, 1], expected [1, 8]"));
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"scales", "I32", {1, 8}})),
+              HasSubstr("o_proj.scales has dtype i32, expected a float"));
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"qweight", "I32", {8, 2}})), HasSubstr("o_proj"));
+  EXPECT_THAT(RefusalOfCoded(kAwq, Changed(codes, {"qweight", "F16", {8, 1}})), HasSubstr("expected a matrix of i32"));
+}
+
+TEST(WeightMapTest, CodesByRowsNeedZeroPointsOrAScaleOfScales) {
+  const auto compressed = [](std::string_view form, std::string_view fields) {
+    return fmt::format(R"({{"quant_method": "compressed-tensors", "format": "{}", "config_groups": {{"group_0": {{
+        "weights": {{{}}}}}}}}})",
+                       form, fields);
+  };
+  const std::string integers =
+      compressed("pack-quantized", R"("num_bits": 4, "strategy": "channel", "symmetric": false)");
+  const std::vector<TestTensor> rows = {
+      {"weight_packed", "I32", {8, 1}}, {"weight_scale", "BF16", {8, 1}}, {"weight_zero_point", "I32", {1, 1}}};
+  EXPECT_EQ(RefusalOfCoded(integers, rows), "");
+  EXPECT_THAT(RefusalOfCoded(integers, Changed(rows, {"weight_zero_point", "I32", {8, 1}})),
+              HasSubstr("weight_zero_point has shape [8, 1], expected [1, 1]"));
+  EXPECT_THAT(RefusalOfCoded(integers, Changed(rows, {"weight_zero_point", "I32", {-1}})),
+              HasSubstr("weight_zero_point is missing"));
+  EXPECT_EQ(RefusalOfCoded(compressed("pack-quantized", R"("num_bits": 8, "strategy": "channel")"),
+                           {{"weight_packed", "I32", {8, 2}}, {"weight_scale", "BF16", {8, 1}}}),
+            "");
+  // The rows have 8 inputs, and 16 or 32 share a scale.
+  EXPECT_THAT(RefusalOfCoded(compressed("mxfp4-pack-quantized", R"("num_bits": 4)"),
+                             {{"weight_packed", "U8", {8, 4}}, {"weight_scale", "U8", {8, 1}}}),
+              HasSubstr("expected a multiple of 32 inputs"));
+  EXPECT_THAT(RefusalOfCoded(R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})", {{"weight", "U8", {8, 4}}}),
+              HasSubstr("expected a multiple of 16 inputs"));
+}
+
+TEST(WeightMapTest, Nvfp4NeedsScalesOfBothKinds) {
+  constexpr std::string_view kModelopt = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
+  const std::vector<TestTensor> codes = {{"weight", "U8", {8, 8}},
+                                         {"weight_scale", "F8_E4M3", {8, 1}},
+                                         {"weight_scale_2", "F32", {}},
+                                         {"input_scale", "F32", {}}};
+  // All faults but that of the inputs, of which this Mixtral has 8.
+  const auto faults = [&](const TestTensor& changed) { return RefusalOfCoded(kModelopt, Changed(codes, changed)); };
+  EXPECT_THAT(faults({"weight_scale_2", "F32", {-1}}), HasSubstr("weight_scale_2 is missing"));
+  EXPECT_THAT(faults({"weight_scale_2", "F16", {2}}), HasSubstr("weight_scale_2 has shape [2], expected []"));
+  EXPECT_THAT(faults({"weight_scale", "F8_E4M3", {-1}}), HasSubstr("weight_scale is missing"));
+  EXPECT_THAT(faults({"weight_scale", "U8", {8, 1}}), HasSubstr("weight_scale has dtype u8, expected f8_e4m3"));
+  EXPECT_THAT(faults({"weight_scale", "F8_E4M3", {4, 1}}),
+              AllOf(HasSubstr("weight_scale has shape [4, 1], expected [8, 1]"),
+                    HasSubstr("weight has shape [8, 16], expected [8, 8]"), HasSubstr("in all 2")));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -230,5 +230,81 @@ TEST(Mxfp4, RowsOfCodesAndPowers) {
   }
 }
 
+// Returns weight `i` of a row of codes, two in a byte.
+int CodeOf(const std::vector<std::byte>& codes, size_t i) { return static_cast<int>(codes[i / 2]) >> (i % 2 * 4) & 15; }
+
+std::vector<float> RowOf(WeightFormat format, const std::vector<std::byte>& row, size_t count) {
+  std::vector<float> weights(count);
+  DequantiseRow(format, row.data(), weights);
+  return weights;
+}
+
+TEST(U4, EveryWeightIsExact) {
+  // Scales of 11 bits of mantissa, large, small and subnormal, and every zero point and code.
+  for (const float scale : {1.9990234375f, -0.00030493736267089844f, 65504.0f, 1023 * 0x1p-24f, 0.0f}) {
+    std::vector<std::byte> codes(32);
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 37 + 5);
+    for (uint8_t zero = 0; zero < 16; ++zero) {
+      const std::vector<float> scales = {0.5f, scale};
+      const std::vector<uint8_t> zeros = {3, zero};
+      std::vector<std::byte> row(BlockRowBytes(WeightFormat::kU4, 64));
+      MakeU4Row(codes, scales, zeros, 32, row.data());
+      const std::vector<float> weights = RowOf(WeightFormat::kU4, row, 64);
+      for (size_t i = 0; i < weights.size(); ++i) {
+        const double expected = static_cast<double>(scales[i / 32]) * (CodeOf(codes, i) - zeros[i / 32]);
+        EXPECT_EQ(weights[i], expected) << scale << " zero " << int{zero} << " weight " << i;
+      }
+    }
+  }
+}
+
+TEST(U4, RowsOfPartsOfBlocks) {
+  std::vector<std::byte> codes(50);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 29 + 11);
+  std::vector<std::byte> row(BlockRowBytes(WeightFormat::kU4, 100));
+  ASSERT_EQ(row.size(), 4u * 19);
+  const std::vector<float> scales = {0.25f, -2.0f};
+  const std::vector<uint8_t> zeros = {15, 1};
+  MakeU4Row(codes, scales, zeros, 64, row.data());
+  const std::vector<float> weights = RowOf(WeightFormat::kU4, row, 128);
+  for (size_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(weights[i], scales[i / 64] * static_cast<float>(CodeOf(codes, i) - zeros[i / 64])) << i;
+  }
+  for (size_t i = 100; i < 128; ++i) EXPECT_EQ(weights[i], 0) << i;
+}
+
+TEST(Q8_0, RowsOfCodesAndScales) {
+  std::vector<std::byte> codes(70);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 73);
+  const std::vector<float> scales = {0.5f, 3.0f, -0.125f};
+  std::vector<std::byte> row(BlockRowBytes(WeightFormat::kQ8_0, 70));
+  MakeQ8_0Row(codes, scales, 32, row.data());
+  const std::vector<float> weights = RowOf(WeightFormat::kQ8_0, row, 96);
+  for (size_t i = 0; i < 70; ++i) {
+    EXPECT_EQ(weights[i], scales[i / 32] * static_cast<float>(static_cast<int>(codes[i]) - 128)) << i;
+  }
+  for (size_t i = 70; i < 96; ++i) EXPECT_EQ(weights[i], 0) << i;
+}
+
+TEST(Nvfp4, RowsOfCodesAndScales) {
+  constexpr size_t kInputs = 256 + 48;
+  constexpr float kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  std::vector<std::byte> codes(kInputs / 2), scales(kInputs / 16);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 37 + 5);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(i * 5 + 1);  // one is subnormal
+  for (const float scale_of_scales : {0.00123456789f, 3.0f, 0.0f}) {
+    std::vector<std::byte> row(BlockRowBytes(WeightFormat::kNvfp4, kInputs), std::byte{0xAA});
+    ASSERT_EQ(row.size(), 2u * 148);
+    MakeNvfp4Row(codes, scales, scale_of_scales, row.data());
+    const std::vector<float> weights = RowOf(WeightFormat::kNvfp4, row, 512);
+    for (size_t i = 0; i < kInputs; ++i) {
+      const int code = CodeOf(codes, i);
+      const float scale = ToFloat(F8E4M3{static_cast<uint8_t>(scales[i / 16])}) * scale_of_scales;
+      EXPECT_EQ(weights[i], (code < 8 ? kValues[code] : -kValues[code - 8]) * scale) << i;
+    }
+    for (size_t i = kInputs; i < 512; ++i) EXPECT_EQ(weights[i], 0) << i;
+  }
+}
+
 }  // namespace
 }  // namespace penstock

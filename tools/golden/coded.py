@@ -1,4 +1,4 @@
-"""Golden models whose weights are stored as codes: FP8, MXFP4, codes of four bits, and the quantised types of GGUF.
+"""Golden models whose weights are stored as codes: FP8, MXFP4, NVFP4, integers, and the quantised types of GGUF.
 
 code_model() replaces the weights of a model folder by the values of their codes, so that transformers can compute the
 expected results. write_coded() then replaces the weight files by the codes.
@@ -46,33 +46,55 @@ def fp8_channels(weight):
     return codes, scales, codes.float() * scales.float()
 
 
-def int4(weight, group):
-    """Returns (codes 0 to 15 [outputs, inputs], scales [outputs, groups] f16, values); weight = (code - 8) * scale."""
-    parts = weight.split(group, dim=1)
-    scales = torch.stack([part.abs().amax(1) / 7.5 for part in parts], dim=1).half()
-    of_inputs = scales.float().repeat_interleave(group, dim=1)[:, :weight.shape[1]]
-    codes = (weight / of_inputs + 8).round().clamp(0, 15).to(torch.int32)
-    return codes, scales, (codes - 8).float() * of_inputs
+# Integer codes: (how they are stored, bits, whether they have zero points).
+INTEGERS = {"int4_rows": ("rows", 4, False), "uint4_rows": ("rows", 4, True), "int8_rows": ("rows", 8, False),
+            "int4_columns": ("columns", 4, False), "uint4_columns": ("columns", 4, True), "awq": ("awq", 4, True)}
 
 
-def pack_int4(codes):
-    """Packs 8 neighbouring codes of a row into an i32, the first in its lowest bits: [rows, columns / 8]."""
-    eights = codes.reshape(codes.shape[0], -1, 8).to(torch.int64)
-    packed = (eights << (4 * torch.arange(8))).sum(-1)
+def integers(weight, group, bits, has_zeros):
+    """Returns (codes [outputs, inputs], zero points and scales f16 [outputs, groups], values).
+
+    weight = (code - zero point) * scale
+    """
+    parts, largest = weight.split(group, dim=1), (1 << bits) - 1
+    if has_zeros:
+        low = torch.stack([part.amin(1).clamp(max=0) for part in parts], dim=1)
+        scales = ((torch.stack([part.amax(1).clamp(min=0) for part in parts], dim=1) - low) / largest).half()
+        zeros = (-low / scales.float()).round().clamp(0, largest).to(torch.int32)
+    else:
+        scales = torch.stack([part.abs().amax(1) / (largest / 2) for part in parts], dim=1).half()
+        zeros = torch.full_like(scales, 1 << (bits - 1), dtype=torch.int32)
+    scale, zero = (x.repeat_interleave(group, dim=1)[:, :weight.shape[1]] for x in (scales.float(), zeros))
+    codes = (weight / scale + zero).round().clamp(0, largest).to(torch.int32)
+    return codes, zeros, scales, (codes - zero).float() * scale
+
+
+def pack(codes, bits=4, order=range(8)):
+    """Packs neighbouring codes of a row into an i32, code order[i] in place i from the lowest bits: [rows, words]."""
+    per_word = 32 // bits
+    codes = torch.nn.functional.pad(codes.to(torch.int64), (0, -codes.shape[1] % per_word))
+    words = codes.reshape(codes.shape[0], -1, per_word)[..., list(order)[:per_word]]
+    packed = (words << (bits * torch.arange(per_word))).sum(-1)
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
 
 
-def int4_tensors(name, kind, weight, group):
+def integer_tensors(name, kind, weight, group):
     """Returns ({name: tensor of the checkpoint}, values); the weight itself is None there."""
-    codes, scales, values = int4(weight, group)
-    if kind == "int4_rows":
-        return {name: None, name + "_packed": pack_int4(codes), name + "_scale": scales,
-                name + "_shape": torch.tensor(weight.shape)}, values
+    stored, bits, has_zeros = INTEGERS[kind]
+    codes, zeros, scales, values = integers(weight, group, bits, has_zeros)
+    if stored == "rows":
+        parts = {name: None, name + "_packed": pack(codes, bits), name + "_scale": scales,
+                 name + "_shape": torch.tensor(weight.shape)}
+        return parts | ({name + "_zero_point": pack(zeros.T).T.contiguous()} if has_zeros else {}), values
     base = name.removesuffix(".weight")
-    groups = scales.shape[1]
-    zeros = torch.full((groups, -(-weight.shape[0] // 8)), 0x77777777, dtype=torch.int32)    # 8, less one
-    return {name: None, base + ".qweight": pack_int4(codes).T.contiguous(), base + ".qzeros": zeros,
-            base + ".scales": scales.T.contiguous(), base + ".g_idx": torch.arange(weight.shape[1]).int() // group}, values
+    parts = {name: None, base + ".scales": scales.T.contiguous()}
+    if stored == "awq":
+        order = (0, 2, 4, 6, 1, 3, 5, 7)
+        return parts | {base + ".qweight": pack(codes.T, order=order), base + ".qzeros": pack(zeros.T, order=order)}, values
+    # Words of zero points less one, as GPTQModel writes them: with a borrow from the next place.
+    less_one = (pack(zeros.T).to(torch.int64) - 0x11111111 + (1 << 31)) % (1 << 32) - (1 << 31)
+    return parts | {base + ".qweight": pack(codes).T.contiguous(), base + ".qzeros": less_one.to(torch.int32),
+                    base + ".g_idx": torch.arange(weight.shape[1]).int() // group}, values
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -87,6 +109,28 @@ def mxfp4(weight):
     values = (E2M1[codes] * torch.exp2((power - 127).float())[..., None]).reshape(weight.shape)
     pairs = codes.reshape(*codes.shape[:-1], 16, 2)
     return (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8), power.to(torch.uint8), values
+
+
+def nvfp4_tensors(name, kind, weight):
+    """Returns ({name: tensor of the checkpoint}, values), as modelopt ("nvfp4") or compressed-tensors stores them."""
+    groups = weight.reshape(weight.shape[0], -1, 16)
+    largest = groups.abs().amax(-1)
+    scale_of_scales = (largest.max() / (6 * 448)).float()
+    scales = (largest / 6 / scale_of_scales).to(torch.float8_e4m3fn)
+    inverse = (1 / scale_of_scales).float()
+    scale = scales.float() * scale_of_scales if kind == "nvfp4" else scales.float() / inverse
+    codes = (groups[..., None] - scale[..., None, None] * E2M1).abs().argmin(-1)
+    values = (E2M1[codes] * scale[..., None]).reshape(weight.shape)
+    pairs = codes.reshape(weight.shape[0], -1, 2)
+    packed = (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8)
+    base = name.removesuffix(".weight")
+    if kind == "nvfp4":
+        parts = {name: packed, name + "_scale": scales, name + "_scale_2": scale_of_scales,
+                 base + ".input_scale": torch.tensor(0.01)}
+        cache = {"k_proj": ".k_scale", "v_proj": ".v_scale"}.get(base.rsplit(".", 1)[-1])
+        return parts | ({base + cache: torch.tensor(1.0)} if cache else {}), values
+    return {name: None, name + "_packed": packed, name + "_scale": scales, name + "_global_scale": inverse[None],
+            base + ".input_global_scale": torch.tensor([100.0])}, values
 
 
 def k_blocks(kind, rows, inputs, spread, rng):
@@ -139,9 +183,15 @@ def code_model(folder, own, seed):
         elif own["coded"] == "fp8_channels" and re.search(r"proj\.weight$", name):
             codes, scales, tensors[name] = fp8_channels(tensor)
             coded |= {name: codes, name + "_scale": scales}
-        elif own["coded"].startswith("int4") and re.search(r"(proj|\.w[123])\.weight$", name):
-            codes, tensors[name] = int4_tensors(name, own["coded"], tensor, own["int4_group"])
+        elif own["coded"] in INTEGERS and re.search(r"(proj|\.w[123])\.weight$", name):
+            codes, tensors[name] = integer_tensors(name, own["coded"], tensor, own["int4_group"] or tensor.shape[1])
             coded |= codes
+        elif own["coded"].startswith("nvfp4") and re.search(r"(proj|\.w[123])\.weight$", name):
+            codes, tensors[name] = nvfp4_tensors(name, own["coded"], tensor)
+            coded |= codes
+        elif own["coded"] == "mxfp4_rows" and re.search(r"(proj|\.w[123])\.weight$", name):
+            blocks, scales, tensors[name] = mxfp4(tensor)
+            coded |= {name: None, name + "_packed": blocks.flatten(1), name + "_scale": scales}
         elif own["coded"] in GGUF_TYPES:
             kinds = [kind for pattern, kind in GGUF_TYPES[own["coded"]] if re.search(pattern, name)]
             if kinds and tensor.dim() > 1:
@@ -150,6 +200,42 @@ def code_model(folder, own, seed):
     assert coded
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return coded
+
+
+# The weights of compressed-tensors' configs: (format, fields).
+COMPRESSED = {
+    "fp8_channels": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}),
+    "int4_rows": ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "actorder": None}),
+    "uint4_rows": ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "symmetric": False}),
+    "int8_rows": ("pack-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
+    "nvfp4_rows": ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}),
+    "mxfp4_rows": ("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}),
+}
+
+
+def quantization_config(own):
+    """Returns the field of config.json."""
+    kind, group = own["coded"], own.get("int4_group")
+    if kind in COMPRESSED:
+        form, fields = COMPRESSED[kind]
+        weights = {"symmetric": True, "group_size": group if fields["strategy"] == "group" else None, **fields}
+        return {"quant_method": "compressed-tensors", "quantization_status": "compressed", "ignore": ["lm_head"],
+                "format": form, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+                                                              "input_activations": None}}}
+    if kind in INTEGERS and kind != "awq":
+        return {"quant_method": "gptq", "bits": 4, "group_size": group, "sym": not INTEGERS[kind][2], "desc_act": False,
+                "checkpoint_format": "gptq", "lm_head": False}
+    return {
+        "fp8": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+                "weight_block_size": [own["fp8_block_rows"], 128]},
+        "awq": {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True,
+                "modules_to_not_convert": ["mlp.gate"]},
+        "nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.*.mlp.gate"],
+                  "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+                  "config_groups": {"group_0": {"targets": ["Linear"],
+                                                "weights": {"num_bits": 4, "type": "float", "group_size": 16}}}},
+        "mxfp4": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+    }[kind]
 
 
 def write_coded(folder, own, coded):
@@ -166,21 +252,5 @@ def write_coded(folder, own, coded):
     safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None},
                                 path, metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
-    if own["coded"] == "fp8":
-        config["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-                                         "weight_block_size": [own["fp8_block_rows"], 128]}
-    elif own["coded"] == "int4_columns":
-        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": own["int4_group"], "sym": True,
-                                         "desc_act": False, "checkpoint_format": "gptq", "lm_head": False}
-    elif own["coded"] in ("int4_rows", "fp8_channels"):
-        weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": own.get("int4_group"),
-                   "actorder": None}
-        if own["coded"] == "fp8_channels":
-            weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "group_size": None}
-        config["quantization_config"] = {
-            "quant_method": "compressed-tensors", "quantization_status": "compressed", "ignore": ["lm_head"],
-            "format": "pack-quantized" if own["coded"] == "int4_rows" else "float-quantized",
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}}
-    else:
-        config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    config["quantization_config"] = quantization_config(own)
     (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")

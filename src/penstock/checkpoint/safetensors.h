@@ -40,21 +40,36 @@ struct RowPlaces {
   int32_t head_stride = 0;
 };
 
+// How the codes of a matrix follow each other. A word has 4 bytes: 8 codes of four bits or 4 of eight, the first in its
+// lowest bits.
+enum class CodeOrder : uint8_t {
+  kRows,        // row by row
+  kInputWords,  // [words of neighbouring inputs, rows] (GPTQ)
+  kRowWords,    // [inputs, words of eight neighbouring rows], in the order 0, 2, 4, 6, 1, 3, 5, 7 (AWQ)
+};
+
+struct TensorInfo;
+
 // The scales of a tensor of codes, stored as a tensor of their own. They cover all matrices of a tensor.
 struct Scales {
-  // A row's codes and scales become blocks of this format: kFp8, kMxfp4, or kQ4_0 (two codes in a byte of kU8, the
-  // first in its low half).
+  // A row's codes and scales become blocks of this format: kFp8, kMxfp4, kNvfp4, kQ4_0, kU4, or kQ8_0. Two codes of
+  // four bits share a byte of kU8, the first in its low half.
   WeightFormat format = WeightFormat::kFp8;
-  Dtype dtype = Dtype::kF32;  // a float, or kU8: powers (E8M0)
-  uint16_t group_units = 0;   // inputs that share a scale, in units of 32; 0: all inputs of a row
-  int file_idx = 0;
-  // [rows / block_rows, inputs / group], both rounded up. Beside transposed codes of kQ4_0 it is [groups, rows]; these
-  // codes are [inputs / 8, rows] of 4 bytes.
+  Dtype dtype = Dtype::kF32;  // a float, kF8E4M3, or kU8: powers (E8M0)
+  uint16_t group_units = 0;   // inputs that share a scale, in units of 16; 0: all inputs of a row
+  uint16_t file_idx = 0;
+  CodeOrder order = CodeOrder::kRows;
+  bool divides : 1 = false;           // kNvfp4: the scale of scales divides them. Otherwise it multiplies them.
+  bool zeros_are_less_1 : 1 = false;  // kU4: words hold zero points less 1
+  int32_t block_rows = 1;             // rows that share a scale
+  int32_t first_row = 0;              // which of the rows that `extent` covers is the first row of codes
+  // [rows / block_rows, inputs / group], both rounded up; [groups, rows] unless the order is kRows.
   FileExtent extent = {};
-  int32_t block_rows = 1;  // rows that share a scale
-  int32_t first_row = 0;   // which of the rows that `extent` covers is the first row of codes
+  // The other tensor that codes need. kU4: words of the zero points of 8 neighbouring rows, ordered as in the codes'
+  // words: [words, groups] for kRows, [groups, words] otherwise. kNvfp4: the scale of scales, one f32. Null: none.
+  const TensorInfo* extra = nullptr;
 
-  static constexpr int64_t kGroupUnit = 32;
+  static constexpr int64_t kGroupUnit = 16;
   // Returns how many inputs share a scale.
   int64_t group(int64_t num_inputs) const { return group_units == 0 ? num_inputs : group_units * kGroupUnit; }
 };
@@ -72,12 +87,12 @@ struct TensorInfo {
   std::optional<WeightFormat> packed = {};  // set: the bytes are panels of this format, and `dtype` means nothing
   std::vector<int64_t> shape = {};
   int file_idx = 0;        // into Checkpoint::files()
+  bool as_floats = false;  // codes or blocks become f32 when they are read
+  VectorForm form = VectorForm::kPlain;
+  bool is_compressed = false;  // panels of bf16 whose exponents are coded (tensor/exponent_code.h)
   FileExtent extent = {};  // from the start of the file
   std::optional<RowPlaces> places = {};
   std::optional<Scales> scales = {};  // if set, `dtype` is that of the codes
-  bool as_floats = false;             // codes or blocks become f32 when they are read
-  VectorForm form = VectorForm::kPlain;
-  bool is_compressed = false;         // panels of bf16 whose exponents are coded (tensor/exponent_code.h)
   std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
 };
 

@@ -1,13 +1,11 @@
 #include "penstock/checkpoint/tensor_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/file.h"
-#include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/tensor/block_formats.h"
 #include "penstock/tensor/block_panels.h"
@@ -22,7 +20,9 @@ uint64_t BytesOf(const TensorInfo& tensor, int64_t elements) {
     return BlockRowBytes(*tensor.packed, elements);
   }
   // Two codes of four bits share a byte.
-  if (tensor.scales.has_value() && tensor.dtype == Dtype::kU8) return CeilDiv(static_cast<uint64_t>(elements), 2);
+  if (tensor.scales.has_value() && tensor.dtype == Dtype::kU8 && tensor.scales->format != WeightFormat::kQ8_0) {
+    return CeilDiv(static_cast<uint64_t>(elements), 2);
+  }
   return static_cast<uint64_t>(elements) * SizeOf(tensor.dtype);
 }
 
@@ -33,18 +33,23 @@ int64_t StoredElements(const TensorInfo& tensor) {
   return IsTransposed(tensor) ? tensor.places->stored_rows : RowElements(tensor);
 }
 
-// A transposed matrix is stored as rows of units, one for each output: an element, or 8 codes of four bits. If it
+CodeOrder OrderOf(const TensorInfo& tensor) {
+  return tensor.scales.has_value() ? tensor.scales->order : CodeOrder::kRows;
+}
+
+// A transposed matrix is stored as rows of units, one for each output: an element, or a word of GPTQ's codes. If it
 // becomes floats (MLA's k_up_proj), its stored rows are decoded before they are transposed.
 struct Unit {
   int64_t inputs;
   uint64_t bytes;
 };
 Unit UnitOf(const TensorInfo& tensor) {
-  const bool is_int4 = tensor.scales.has_value() && tensor.scales->format == WeightFormat::kQ4_0;
-  return is_int4 && !tensor.as_floats ? Unit{8, 4} : Unit{1, SizeOf(tensor.dtype)};
+  if (OrderOf(tensor) != CodeOrder::kInputWords) return {1, SizeOf(tensor.dtype)};
+  return {tensor.scales->format == WeightFormat::kQ8_0 ? 4 : 8, 4};
 }
 uint64_t StoredRowBytes(const TensorInfo& tensor) {
-  if (!IsTransposed(tensor) || tensor.as_floats) return BytesOf(tensor, StoredElements(tensor));
+  const bool are_codes_together = tensor.as_floats || OrderOf(tensor) == CodeOrder::kRowWords;
+  if (!IsTransposed(tensor) || are_codes_together) return BytesOf(tensor, StoredElements(tensor));
   return static_cast<uint64_t>(StoredElements(tensor)) * UnitOf(tensor).bytes;
 }
 // Returns the number of stored rows of a transposed matrix.
@@ -78,6 +83,9 @@ void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t f
     }
     return;
   }
+  if (OrderOf(tensor) == CodeOrder::kRowWords) {
+    return GatherRowWords({StoredElements(tensor), RowElements(tensor)}, stored, first, count, target);
+  }
   const uint64_t unit_bytes = UnitOf(tensor).bytes;
   for (int64_t row = first; row < first + count; ++row) {
     const std::byte* source = stored + static_cast<uint64_t>(PlaceOf(tensor, row)) * unit_bytes;
@@ -89,48 +97,19 @@ void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t f
   }
 }
 
-// Writes the scales of one stored row as floats, one for each `group` inputs. `all` begins with the scales of the
-// tensor's first matrix.
-void ReadScaleRow(const TensorInfo& tensor, const std::byte* all, int64_t stored_row, std::span<float> target) {
-  const Scales& scales = *tensor.scales;
-  const uint64_t scale_bytes = SizeOf(scales.dtype);
-  if (scales.format == WeightFormat::kQ4_0 && IsTransposed(tensor)) {
-    for (size_t group = 0; group < target.size(); ++group) {
-      const uint64_t place =
-          group * static_cast<uint64_t>(tensor.places->stored_rows) + static_cast<uint64_t>(stored_row);
-      ToFloats(scales.dtype, all + place * scale_bytes, target.subspan(group, 1));
-    }
-    return;
-  }
-  const auto row = static_cast<uint64_t>((scales.first_row + stored_row) / scales.block_rows);
-  ToFloats(scales.dtype, all + row * target.size() * scale_bytes, target);
-}
-
-void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::byte* all_scales, int64_t stored_row,
+void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const ScaleBytes& scales, int64_t stored_row,
                   std::byte* target) {
-  const Scales& scales = *tensor.scales;
   const int64_t elements = tensor.as_floats ? StoredElements(tensor) : RowElements(tensor);
-  const std::span<const std::byte> own(codes, BytesOf(tensor, elements));
-  const int64_t group = scales.group(elements);
-  const auto num_groups = static_cast<size_t>((elements + group - 1) / group);
-  if (scales.format == WeightFormat::kMxfp4) {
-    const int64_t row = (scales.first_row + stored_row) / scales.block_rows;
-    return MakeMxfp4Row(own, {all_scales + static_cast<size_t>(row) * num_groups, num_groups}, target);
-  }
-  std::array<float, kMaxModelDim / 32> floats;
-  PENSTOCK_CHECK(num_groups <= floats.size());
-  const auto own_scales = std::span(floats).first(num_groups);
-  ReadScaleRow(tensor, all_scales, stored_row, own_scales);
-  if (scales.format == WeightFormat::kQ4_0) return MakeQ4_0Row(own, own_scales, group, target);
-  MakeFp8Row(own, own_scales, group, target);
+  const int64_t num_rows = IsTransposed(tensor) ? tensor.places->stored_rows : 0;
+  MakeCodedRow(*tensor.scales, {num_rows, elements}, {codes, BytesOf(tensor, elements)}, scales, stored_row, target);
 }
 
 // Converts one stored row of codes or blocks to floats.
-void DequantiseStored(const TensorInfo& tensor, const std::byte* stored, const std::byte* all_scales,
-                      int64_t stored_row, std::span<float> target) {
+void DequantiseStored(const TensorInfo& tensor, const std::byte* stored, const ScaleBytes& scales, int64_t stored_row,
+                      std::span<float> target) {
   if (tensor.packed.has_value()) return DequantiseRow(*tensor.packed, stored, target);
   std::vector<std::byte> blocks(BlockRowBytes(tensor.scales->format, std::ssize(target)));
-  MakeBlockRow(tensor, stored, all_scales, stored_row, blocks.data());
+  MakeBlockRow(tensor, stored, scales, stored_row, blocks.data());
   DequantiseRow(tensor.scales->format, blocks.data(), target);
 }
 
@@ -145,7 +124,7 @@ absl::Status ReadStored(std::span<const OpenedFile> files, const TensorInfo& ten
 
 absl::Status ReadRowsAsFloats(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t first, int64_t count,
                               float* target) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> scales, ReadScales(files, tensor));
+  PENSTOCK_ASSIGN_OR_RETURN(const ReadScales scales, ReadScales::Of(files, tensor));
   const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
   const size_t elements = StoredElements(tensor);
   std::vector<std::byte> stored;
@@ -153,7 +132,7 @@ absl::Status ReadRowsAsFloats(std::span<const OpenedFile> files, const TensorInf
     for (int64_t row = own; row < own + count; ++row) {
       const int64_t stored_row = begin + PlaceOf(tensor, row);
       PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, stored_row, 1, stored));
-      DequantiseStored(tensor, stored.data(), scales.data(), stored_row, {target, elements});
+      DequantiseStored(tensor, stored.data(), scales.bytes(), stored_row, {target, elements});
       target += elements;
     }
     return absl::OkStatus();
@@ -162,7 +141,7 @@ absl::Status ReadRowsAsFloats(std::span<const OpenedFile> files, const TensorInf
   PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin, num_inputs, stored));
   std::vector<float> values(elements);
   for (int64_t input = 0; input < num_inputs; ++input) {
-    DequantiseStored(tensor, stored.data() + static_cast<uint64_t>(input) * StoredRowBytes(tensor), scales.data(),
+    DequantiseStored(tensor, stored.data() + static_cast<uint64_t>(input) * StoredRowBytes(tensor), scales.bytes(),
                      begin + input, values);
     for (int64_t row = 0; row < count; ++row) {
       target[row * num_inputs + input] = values[PlaceOf(tensor, own + row)];
@@ -187,7 +166,8 @@ uint64_t RowBytes(const TensorInfo& tensor) {
 }
 
 uint64_t StoredBytes(const TensorInfo& tensor) {
-  const uint64_t of_scales = tensor.scales.has_value() ? tensor.scales->extent.size_bytes : 0;
+  uint64_t of_scales = tensor.scales.has_value() ? tensor.scales->extent.size_bytes : 0;
+  if (of_scales > 0 && tensor.scales->extra != nullptr) of_scales += tensor.scales->extra->extent.size_bytes;
   if (!tensor.places.has_value()) return tensor.extent.size_bytes + of_scales;
   const uint64_t rows = static_cast<uint64_t>(NumRows(tensor));
   const auto all_rows = static_cast<uint64_t>(std::max(1, tensor.places->stored_rows));
@@ -247,16 +227,7 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> files, const TensorInfo& tensor) {
-  std::vector<std::byte> bytes;
-  if (!tensor.scales.has_value()) return bytes;
-  const OpenedFile& file = files[tensor.scales->file_idx];
-  bytes.resize(tensor.scales->extent.size_bytes);
-  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), bytes, tensor.scales->extent.offset_bytes, file.path));
-  return bytes;
-}
-
-void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first,
                    int64_t count, std::byte* target) {
   const uint64_t row_bytes = RowBytes(tensor);
   if (tensor.packed.has_value()) {
@@ -271,7 +242,7 @@ void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const std::b
   }
 }
 
-void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
+void PackRows(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first, int64_t count,
               WeightFormat format, std::byte* block_rows, std::byte* panel) {
   const int64_t elements = RowElements(tensor);
   if (tensor.as_floats) return PackPanel(Dtype::kF32, rows, count, elements, format, panel);
@@ -281,7 +252,7 @@ void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* 
   InterleaveBlocks(format, block_rows, count, elements, panel);
 }
 
-void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first,
                   int64_t count, float* target) {
   const size_t elements = RowElements(tensor);
   const bool is_coded = !tensor.as_floats && (tensor.packed.has_value() || tensor.scales.has_value());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/checkpoint/coded_rows.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/checkpoint/safetensors.h"
 
@@ -41,21 +42,18 @@ void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first
 absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t first, int64_t count,
                       std::span<std::byte> target);
 
-// Returns the tensor's scales; nothing where it has none.
-absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> files, const TensorInfo& tensor);
-
-// Makes rows of blocks from rows [first, first + count) that GatherRows or ReadRows returned. `scales`: their extent,
-// or null where there are none. REQUIRES: tensor.packed or tensor.scales, and !tensor.as_floats.
-void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+// Makes rows of blocks from rows [first, first + count) that GatherRows or ReadRows returned. REQUIRES: tensor.packed
+// or tensor.scales, and !tensor.as_floats.
+void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first,
                    int64_t count, std::byte* target);
 
 // Makes a panel of `format` from the same rows. `block_rows` has room for 32 rows of blocks where the tensor has
 // scales; otherwise it is not used.
-void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
+void PackRows(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first, int64_t count,
               WeightFormat format, std::byte* block_rows, std::byte* panel);
 
 // Converts such rows to floats: [count, RowElements(tensor)].
-void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first,
                   int64_t count, float* target);
 
 }  // namespace penstock

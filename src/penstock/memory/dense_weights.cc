@@ -154,7 +154,7 @@ class Loader final : public Visitor {
     std::byte* target = allocator_.TakeBytes(BytesOfHeads(tensor, format, heads));
     view = {target, format};
     if (IsReady(tensor)) return ReadPacked(tensor, format, heads, target);
-    const absl::StatusOr<std::vector<std::byte>> scales = ReadScales(checkpoint_->files(), tensor);
+    const absl::StatusOr<ReadScales> scales = ReadScales::Of(checkpoint_->files(), tensor);
     status_.Update(scales.status());
     const Digest digest = NewDigest();
     const uint64_t panel_bytes = PanelBytes(format, inner_dim), row_bytes = RowBytes(tensor);
@@ -167,7 +167,7 @@ class Loader final : public Visitor {
           XXH3_64bits_update(digest.get(), bounce_.data(), static_cast<uint64_t>(count) * row_bytes);
         }
         Put(target, panel_bytes, [&](std::byte* panel) {
-          PackRows(tensor, bounce_.data(), scales->data(), row, count, format, bounce_.data() + kPanelCols * row_bytes,
+          PackRows(tensor, bounce_.data(), scales->bytes(), row, count, format, bounce_.data() + kPanelCols * row_bytes,
                    panel);
         });
         target += panel_bytes;

@@ -65,29 +65,31 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, Com
     const auto behind = [&](uint64_t packed, uint64_t raw) { return packed > raw ? packed - raw : 0; };
     outgrowth = std::max({outgrowth, behind(matrix.packed_offset, matrix.raw_offset), behind(packed_end, raw_end)});
   }
-  const auto scales_of = [](const MatrixLayout& matrix) -> const Scales& { return *matrix.tensor->scales; };
+  const auto num_matrix_reads = std::ssize(layout.reads);
+  // Adds a read of scales, unless another matrix has the same. Returns where they arrive.
+  const auto read_scales = [&](int file_idx, const FileExtent& extent) {
+    const auto same = [&](const ReadLayout& other) {
+      return other.file_idx == file_idx && other.extent.offset_bytes == extent.offset_bytes;
+    };
+    auto read = std::find_if(layout.reads.begin() + num_matrix_reads, layout.reads.end(), same);
+    if (read == layout.reads.end()) {
+      read = layout.reads.insert(read, {file_idx, extent, RoundUp(raw_end, kPageBytes)});
+      raw_end = read->slot_offset + extent.offset_bytes % kPageBytes + extent.size_bytes;
+    }
+    return read->slot_offset + extent.offset_bytes % kPageBytes;
+  };
   for (MatrixLayout& matrix : layout.matrices) {
     if (!matrix.tensor->scales.has_value()) continue;
-    const Scales& scales = scales_of(matrix);
-    const auto same = [&](const MatrixLayout& other) {
-      return &other < &matrix && other.tensor->scales.has_value() && scales_of(other).file_idx == scales.file_idx &&
-             scales_of(other).extent.offset_bytes == scales.extent.offset_bytes;
-    };
-    if (const auto first = std::find_if(layout.matrices.begin(), layout.matrices.end(), same);
-        first != layout.matrices.end()) {
-      matrix.scales_offset = first->scales_offset;
-      continue;
-    }
-    const ReadLayout& read =
-        layout.reads.emplace_back(ReadLayout{scales.file_idx, scales.extent, RoundUp(raw_end, kPageBytes)});
-    matrix.scales_offset = read.slot_offset + scales.extent.offset_bytes % kPageBytes;
-    raw_end = matrix.scales_offset + scales.extent.size_bytes;
+    const Scales& scales = *matrix.tensor->scales;
+    matrix.scales_offset = read_scales(scales.file_idx, scales.extent);
+    if (scales.extra != nullptr) matrix.extra_offset = read_scales(scales.extra->file_idx, scales.extra->extent);
   }
   outgrowth = RoundUp(has_places ? packed_end : outgrowth, kPageBytes);
   for (ReadLayout& read : layout.reads) read.slot_offset += outgrowth;
   for (MatrixLayout& matrix : layout.matrices) {
     matrix.raw_offset += outgrowth;
     matrix.scales_offset += outgrowth;
+    matrix.extra_offset += outgrowth;
     if (IsReady(*matrix.tensor)) matrix.packed_offset = matrix.raw_offset;
   }
   layout.finished.offset_bytes = layout.matrices[0].packed_offset;
@@ -282,7 +284,7 @@ int64_t ExpertLayouts::max_experts_of_layer() const {
 }
 
 uint64_t ExpertLayouts::memory_bytes() const {
-  // At worst three reads of matrices, three of scales, and unused vector capacity.
+  // At worst three reads of matrices, six of scales and what else codes need, and unused vector capacity.
   uint64_t of_pieces = 0;
   for (const ExpertLayout& layout : experts_) {
     if (!layout.is_cut) continue;
@@ -291,7 +293,7 @@ uint64_t ExpertLayouts::memory_bytes() const {
   }
   uint64_t of_keys = placement_ == nullptr ? 0 : placement_->memory_bytes();
   for (const std::vector<ExpertKey>& keys : key_of_) of_keys += keys.size() * sizeof(ExpertKey);
-  return of_pieces + of_keys + experts_.size() * (2 * sizeof(ExpertLayout) + 8 * sizeof(ReadLayout));
+  return of_pieces + of_keys + experts_.size() * (2 * sizeof(ExpertLayout) + 16 * sizeof(ReadLayout));
 }
 
 uint64_t ExpertLayouts::read_bytes(ExpertKey key) const {
@@ -350,8 +352,8 @@ void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<
   for (int64_t col = 0; col < num_cols; col += kPanelCols) {
     const int64_t count = std::min(kPanelCols, num_cols - col);
     GatherRows(tensor, raw, col, count, scratch.data());
-    PackRows(tensor, scratch.data(), slot + matrix.scales_offset, col, count, matrix.format,
-             scratch.data() + kPanelCols * RowBytes(tensor), packed);
+    PackRows(tensor, scratch.data(), {slot + matrix.scales_offset, slot + matrix.extra_offset}, col, count,
+             matrix.format, scratch.data() + kPanelCols * RowBytes(tensor), packed);
     packed += PanelBytes(matrix.format, inner_dim);
   }
 }

@@ -321,6 +321,10 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
 absl::StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& folder) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read("config.json", kMaxConfigBytes));
   PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text));
+  if (config.coded.kind == CodedWeights::Kind::kNone && folder.Has(kModeloptFile)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string coded, folder.Read(kModeloptFile, kMaxConfigBytes));
+    PENSTOCK_ASSIGN_OR_RETURN(config.coded, ParseModeloptFile(coded));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const GenerationConfig generation, LoadGenerationConfig(folder, config.vocab_size));
   if (!generation.eos_ids.empty()) config.eos_ids = generation.eos_ids;
   if (!generation.decoder_start_ids.empty()) config.encoder.start_id = generation.decoder_start_ids[0];

@@ -113,8 +113,7 @@ class Mapper : public TensorSource {
       Report("tensors are compressed that are not of experts");
     }
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
-      // Old checkpoints store the RoPE frequencies, which follow from the config.
-      if (taken_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq") || IsOfMtpLayer(tensor)) continue;
+      if (taken_.contains(&tensor) || IsNotNeeded(tensor.name) || IsOfMtpLayer(tensor)) continue;
       const auto has_prefix = [&](std::string_view prefix) { return tensor.name.starts_with(prefix); };
       if (std::ranges::any_of(config_->family->ignored_prefixes, has_prefix) || IsOfImageExperts(tensor)) continue;
       if (checkpoint_->format() == Checkpoint::Format::kGguf && IsConfigTensor(tensor.name)) continue;
@@ -166,21 +165,28 @@ class Mapper : public TensorSource {
     std::string codes;
     std::string scales;
     std::vector<std::string> ignored = {};  // they follow from the config, or from the codes
+    std::string extra = {};                 // Scales::extra
   };
   CodeNames CodeNamesOf(const std::string& name) const {
     const CodedWeights& coded = config_->coded;
-    if (coded.kind == CodedWeights::Kind::kMxfp4) return {name + "_blocks", name + "_scales"};
     const std::string_view base = std::string_view(name).substr(0, name.size() - std::min(name.size(), kWeight.size()));
-    if (coded.is_int4() && !name.ends_with(kWeight)) return {};
-    if (coded.kind == CodedWeights::Kind::kInt4Rows) {
-      return {name + "_packed", name + "_scale", {name + "_shape"}};
+    if (coded.is_int() && !name.ends_with(kWeight)) return {};
+    const auto of_base = [&](std::string_view part) { return fmt::format("{}.{}", base, part); };
+    switch (coded.kind) {
+      case CodedWeights::Kind::kMxfp4: return {name + "_blocks", name + "_scales"};
+      case CodedWeights::Kind::kPackedMxfp4: return {name + "_packed", name + "_scale"};
+      case CodedWeights::Kind::kNvfp4: return {name, name + "_scale", {of_base("input_scale")}, name + "_scale_2"};
+      case CodedWeights::Kind::kPackedNvfp4:
+        return {name + "_packed", name + "_scale", {of_base("input_global_scale")}, name + "_global_scale"};
+      case CodedWeights::Kind::kIntRows:
+        return {name + "_packed", name + "_scale", {name + "_shape"}, name + "_zero_point"};
+      case CodedWeights::Kind::kIntColumns:
+      case CodedWeights::Kind::kAwq:
+        return {of_base("qweight"), of_base("scales"), {of_base("g_idx")}, of_base("qzeros")};
+      case CodedWeights::Kind::kNone:
+      case CodedWeights::Kind::kFp8: break;
     }
-    if (coded.kind == CodedWeights::Kind::kInt4Columns) {
-      return {fmt::format("{}.qweight", base),
-              fmt::format("{}.scales", base),
-              {fmt::format("{}.qzeros", base), fmt::format("{}.g_idx", base)}};
-    }
-    return {name, fmt::format("{}{}", name, coded.scale_suffix), {fmt::format("{}.input_scale", base)}};
+    return {name, fmt::format("{}{}", name, coded.scale_suffix), {of_base("input_scale")}};
   }
 
   // Says whether the checkpoint has a tensor, or codes in its place.
@@ -194,22 +200,21 @@ class Mapper : public TensorSource {
   const TensorInfo* FindStored(const std::string& name) {
     const TensorInfo* stored = checkpoint_->Find(name);
     if (stored != nullptr) taken_.insert(stored);
-    const CodedWeights::Kind kind = config_->coded.kind;
-    if (kind == CodedWeights::Kind::kNone) return stored;
-    if (kind == CodedWeights::Kind::kFp8 ? stored == nullptr || stored->dtype != Dtype::kF8E4M3 : stored != nullptr) {
-      return stored;
-    }
+    const CodedWeights& coded = config_->coded;
+    if (coded.kind == CodedWeights::Kind::kNone) return stored;
+    const Dtype of_codes = coded.kind == CodedWeights::Kind::kFp8 ? Dtype::kF8E4M3 : Dtype::kU8;
+    if (coded.has_own_name() ? stored == nullptr || stored->dtype != of_codes : stored != nullptr) return stored;
     const CodeNames names = CodeNamesOf(name);
     stored = checkpoint_->Find(names.codes);
     if (stored == nullptr) return nullptr;
     taken_.insert(stored);
     for (const std::string& ignored : names.ignored) Ignore(ignored);
-    return WithScales(*stored, names.scales);
+    return WithScales(*stored, names);
   }
 
   // Returns codes as a tensor [.., rows, inputs] whatever their shape is; nothing where the shape is not possible.
   std::optional<TensorInfo> TensorOfCodes(const TensorInfo& stored) {
-    const CodedWeights::Kind kind = config_->coded.kind;
+    const CodedWeights& coded = config_->coded;
     TensorInfo tensor = stored;
     const size_t rank = stored.shape.size();
     const auto report = [&](std::string_view expected) {
@@ -221,20 +226,28 @@ class Mapper : public TensorSource {
     for (const int64_t dim : stored.shape) {
       if (dim < 1 || dim > kMaxDim) return report("dims from 1 to 268435456");
     }
-    if (kind == CodedWeights::Kind::kMxfp4) {
+    if (coded.kind == CodedWeights::Kind::kMxfp4) {
       if (rank < 3 || stored.shape.back() != 16 || stored.dtype != Dtype::kU8) {
         return report("16 bytes (u8) for each 32 inputs");
       }
       tensor.shape.pop_back();
       tensor.shape.back() *= 32;
-    } else if (config_->coded.is_int4()) {
-      if (rank != 2 || stored.dtype != Dtype::kI32) return report("a matrix of i32 with 8 codes each");
-      tensor.dtype = Dtype::kU8;  // two codes in a byte
-      const bool by_columns = kind == CodedWeights::Kind::kInt4Columns;
-      tensor.shape = {stored.shape[by_columns ? 1 : 0], stored.shape[by_columns ? 0 : 1] * 8};
-      if (by_columns) {
+    } else if (coded.is_int()) {
+      const int64_t codes_of_word = coded.format == WeightFormat::kQ8_0 ? 4 : 8;
+      if (rank != 2 || stored.dtype != Dtype::kI32)
+        return report("a matrix of i32 with 8 codes of four bits or 4 of eight");
+      tensor.dtype = Dtype::kU8;
+      tensor.shape = {stored.shape[0], stored.shape[1] * codes_of_word};
+      if (coded.kind == CodedWeights::Kind::kIntColumns)
+        tensor.shape = {stored.shape[1], stored.shape[0] * codes_of_word};
+      if (coded.kind == CodedWeights::Kind::kAwq) tensor.shape = {stored.shape[1] * codes_of_word, stored.shape[0]};
+      if (coded.kind != CodedWeights::Kind::kIntRows) {
         tensor.places = {.stored_rows = static_cast<int32_t>(tensor.shape[0]), .is_transposed = true};
       }
+    } else if (coded.kind != CodedWeights::Kind::kFp8) {
+      if (rank != 2 || stored.dtype != Dtype::kU8) return report("a matrix of bytes (u8) with two codes each");
+      tensor.shape[1] *= 2;
+      if (tensor.shape[1] % coded.group != 0) return report(fmt::format("a multiple of {} inputs", coded.group));
     } else if (rank != 2) {
       return report("a matrix");
     }
@@ -242,47 +255,77 @@ class Mapper : public TensorSource {
   }
 
   // Adds the scales to a tensor of codes. Reports an error and returns the codes when they do not fit.
-  const TensorInfo* WithScales(const TensorInfo& stored, const std::string& scales_name) {
+  const TensorInfo* WithScales(const TensorInfo& stored, const CodeNames& names) {
     const TensorInfo*& known = coded_[&stored];
     if (known != nullptr) return known;
     std::optional<TensorInfo> tensor = TensorOfCodes(stored);
     if (!tensor.has_value()) return &stored;
-    const TensorInfo* found = checkpoint_->Find(scales_name);
-    if (found == nullptr) {
-      Report(fmt::format("{} is missing", scales_name));
-      return &stored;
-    }
-    taken_.insert(found);
     const CodedWeights& coded = config_->coded;
-    const bool is_mxfp4 = coded.kind == CodedWeights::Kind::kMxfp4;
-    if (is_mxfp4 ? found->dtype != Dtype::kU8 : !IsFloat(found->dtype)) {
-      Report(fmt::format("{} has dtype {}, expected {}", scales_name, DtypeName(found->dtype),
-                         is_mxfp4 ? "u8" : "a float"));
-    }
+    const Dtype of_scales = coded.format == WeightFormat::kMxfp4   ? Dtype::kU8
+                            : coded.format == WeightFormat::kNvfp4 ? Dtype::kF8E4M3
+                                                                   : Dtype::kF32;
+    const TensorInfo* found = FindPart(names.scales, of_scales);
+    if (found == nullptr) return &stored;
     const int64_t num_rows = tensor->shape[tensor->shape.size() - 2], inputs = tensor->shape.back();
     const int64_t block_rows = coded.block_rows > 0 ? coded.block_rows : std::max<int64_t>(1, num_rows);
     const int64_t group = coded.group > 0 ? coded.group : std::max<int64_t>(1, inputs);
-    Scales scales = {.format = is_mxfp4          ? WeightFormat::kMxfp4
-                               : coded.is_int4() ? WeightFormat::kQ4_0
-                                                 : WeightFormat::kFp8,
+    Scales scales = {.format = coded.format,
                      .dtype = found->dtype,
                      .group_units = static_cast<uint16_t>(coded.group / Scales::kGroupUnit),
-                     .file_idx = found->file_idx,
-                     .extent = found->extent,
-                     .block_rows = static_cast<int32_t>(block_rows)};
+                     .file_idx = static_cast<uint16_t>(found->file_idx),
+                     .order = coded.kind == CodedWeights::Kind::kIntColumns ? CodeOrder::kInputWords
+                              : coded.kind == CodedWeights::Kind::kAwq      ? CodeOrder::kRowWords
+                                                                            : CodeOrder::kRows,
+                     .divides = coded.kind == CodedWeights::Kind::kPackedNvfp4,
+                     .zeros_are_less_1 = coded.zeros_are_less_1,
+                     .block_rows = static_cast<int32_t>(block_rows),
+                     .extent = found->extent};
     const auto count = [](int64_t all, int64_t each) { return (all + each - 1) / each; };
     std::vector<int64_t> expected(tensor->shape.begin(), tensor->shape.end() - 2);
     expected.push_back(count(num_rows, block_rows));
     expected.push_back(count(inputs, group));
-    if (coded.kind == CodedWeights::Kind::kInt4Columns) std::swap(expected[0], expected[1]);
+    const bool are_columns = scales.order != CodeOrder::kRows;
+    if (are_columns) std::swap(expected[0], expected[1]);
     // One scale, or one for each output, may be a scalar or a vector.
     const bool is_flat = group >= inputs && found->shape.size() < 2;
     int64_t num_found = 1;
     for (const int64_t dim : found->shape) num_found *= dim;
     if (is_flat ? num_found != expected[0] * expected[1] : found->shape != expected) ReportShape(*found, expected);
+    if (coded.format == WeightFormat::kU4) {
+      std::vector<int64_t> words = expected;
+      words[are_columns ? 1 : 0] = count(num_rows, 8);
+      TakeExtra(FindPart(names.extra, Dtype::kI32), words, scales);
+    } else if (coded.format == WeightFormat::kNvfp4) {
+      TakeExtra(FindPart(names.extra, Dtype::kF32), {}, scales);
+    } else if (!names.extra.empty()) {
+      Ignore(names.extra);
+    }
     tensor->scales = scales;
     known = &own_->emplace_back(*std::move(tensor));
     return known;
+  }
+
+  // Returns a tensor beside codes. Reports an error when it is missing or has another dtype; kF32 is any float.
+  const TensorInfo* FindPart(const std::string& name, Dtype dtype) {
+    const TensorInfo* found = checkpoint_->Find(name);
+    if (found == nullptr) {
+      Report(fmt::format("{} is missing", name));
+      return nullptr;
+    }
+    taken_.insert(found);
+    if (dtype == Dtype::kF32 ? !IsFloat(found->dtype) : found->dtype != dtype) {
+      Report(fmt::format("{} has dtype {}, expected {}", name, DtypeName(found->dtype),
+                         dtype == Dtype::kF32 ? "a float" : DtypeName(dtype)));
+    }
+    return found;
+  }
+
+  // Adds what codes need besides scales. Empty `shape`: one f32.
+  void TakeExtra(const TensorInfo* found, const std::vector<int64_t>& shape, Scales& scales) {
+    if (found == nullptr) return;
+    const bool is_one = found->extent.size_bytes == sizeof(float) && found->dtype == Dtype::kF32;
+    if (shape.empty() ? !is_one : found->shape != shape) ReportShape(*found, shape);
+    scales.extra = found;
   }
 
   const TensorInfo* TakeWhole(const Weight& weight, const TensorInfo& stored) {
@@ -310,8 +353,10 @@ class Mapper : public TensorSource {
       ++num_members;
     }
     const bool is_stacked = weight.expert_idx >= 0 && rule.stored.find("{expert}") == std::string_view::npos;
-    if (stored.places.has_value() && (num_members > 1 || weight.shape.size() == 3)) {
-      Report(fmt::format("{} holds several weights: GPTQ's codes of such a tensor are not read", stored.name));
+    const bool has_zeros = stored.scales.has_value() && stored.scales->format == WeightFormat::kU4;
+    if (stored.places.has_value() ? num_members > 1 || weight.shape.size() == 3 : is_stacked && has_zeros) {
+      Report(
+          fmt::format("{} holds several weights: such codes by columns or with zero points are not read", stored.name));
       return &tensor;
     }
     if (weight.shape.size() == 3 && num_members > 1) return TakeHeads(stored, rule.is_transposed, tensor);
@@ -419,6 +464,12 @@ class Mapper : public TensorSource {
     return &tensor;
   }
 
+  // Old checkpoints store the RoPE frequencies, which follow from the config. Others store scales for a KV cache in
+  // FP8.
+  static bool IsNotNeeded(const std::string& name) {
+    return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".k_scale") || name.ends_with(".v_scale");
+  }
+
   bool IsOfMtpLayer(const TensorInfo& tensor) const {
     if (tensor.name.starts_with("mtp.") || tensor.name.starts_with("model.mtp_")) return true;  // K-EXAONE, ERNIE 4.5
     for (int64_t i = 0; i < config_->num_mtp_layers; ++i) {
@@ -479,9 +530,10 @@ class Describer : public TensorSource {
       tensor.packed = WeightFormat::kBF16;
     }
     if (tensor.name == "lm_head.weight" && IsCodes(format_)) tensor.packed = WeightFormat::kInt8;
-    // FP8 and MXFP4 checkpoints keep lm_head in its dtype; MXFP4 ones keep all weights except experts. No kernel
+    // Checkpoints of these codes keep lm_head in its dtype; MXFP4 ones keep all weights except experts. No kernel
     // multiplies MLA's heads in blocks.
-    const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4;
+    const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4 ||
+                          format_ == WeightFormat::kU4 || format_ == WeightFormat::kNvfp4;
     const bool stays = tensor.name == "lm_head.weight" || (format_ == WeightFormat::kMxfp4 && weight.expert_idx < 0) ||
                        weight.shape.size() == 3;
     if (tensor.packed.has_value() && is_coded && stays) tensor.packed = WeightFormat::kBF16;

@@ -130,7 +130,7 @@ class Packer {
   std::vector<TensorInfo> tensors_;
   std::vector<std::byte> chunk_;
   std::vector<std::byte> stored_;  // the matrix being packed, if it is stored transposed
-  std::vector<std::byte> scales_;  // the scales of the matrix being packed
+  ReadScales scales_;              // the scales of the matrix being packed
   std::vector<std::byte> rest_;    // values that wait for a whole block
 };
 
@@ -166,15 +166,15 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
     GatherRows(tensor, stored_.data(), col, count, raw.data());
   }
   if (IsBlocks(format)) {  // stored as rows, without padding
-    MakeBlockRows(tensor, raw.data(), scales_.data(), col, count, target);
+    MakeBlockRows(tensor, raw.data(), scales_.bytes(), col, count, target);
     return absl::OkStatus();
   }
   if (IsFloat(format)) {
-    PackRows(tensor, raw.data(), scales_.data(), col, count, format, nullptr, target);
+    PackRows(tensor, raw.data(), scales_.bytes(), col, count, format, nullptr, target);
     return absl::OkStatus();
   }
   std::vector<float> values(count * inner_dim);
-  RowsToFloats(tensor, raw.data(), scales_.data(), col, count, values.data());
+  RowsToFloats(tensor, raw.data(), scales_.bytes(), col, count, values.data());
   for (const float value : values) {
     if (!std::isfinite(value)) {
       return ModelError(
@@ -246,7 +246,7 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format, Compr
     stored_.resize(tensor->extent.size_bytes);
     PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor->extent.offset_bytes, file.path));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales(model_->checkpoint.files(), *tensor));
+  PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales::Of(model_->checkpoint.files(), *tensor));
   const uint64_t panel_bytes = PanelBytes(format, RowElements(*tensor));
   const uint64_t total_bytes = PackedStoreBytes(*tensor, format);
   bool is_compressed = compression == Compression::kBf16;

@@ -135,7 +135,8 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
   const auto format_of = [&](const TensorInfo& tensor) -> const WeightFormatTraits& {
     return TraitsOf(ResidentFormat(tensor, dtype));
   };
-  if (const TensorInfo* found = FindMatrix(map, [&](const TensorInfo& tensor) { return format_of(tensor).is_slow; })) {
+  if (const TensorInfo* found =
+          FindMatrix(map, [&](const TensorInfo& tensor) { return !format_of(tensor).is_of_gpus; })) {
     return ResourceError("--device {}: weights in {} ('{}') are not computed on GPUs yet: {}", device,
                          format_of(*found).name, found->name, kCure);
   }

@@ -19,8 +19,9 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kOtherFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                            "generation_config.json", "chat_template.jinja", "chat_template.json"};
+constexpr std::string_view kOtherFiles[] = {"tokenizer_config.json",  "special_tokens_map.json",
+                                            "generation_config.json", "chat_template.jinja",
+                                            "chat_template.json",     kModeloptFile};
 
 std::string LastPathPart(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();

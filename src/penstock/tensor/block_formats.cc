@@ -188,6 +188,27 @@ void DequantiseMxfp4(const std::byte* source, float* target) {
   }
 }
 
+// Every product of code and scale is exact, and so is every difference.
+void DequantiseU4(const std::byte* source, float* target) {
+  const float scale = LoadF16(source), min = -scale * static_cast<float>(Byte(source, 2));
+  for (int64_t i = 0; i < 16; ++i) {
+    const uint32_t codes = Byte(source, 3 + i);
+    target[i] = scale * static_cast<float>(codes & 15) + min;
+    target[i + 16] = scale * static_cast<float>(codes >> 4) + min;
+  }
+}
+
+// The codes count halves. Halving the scale of scales changes no bit of the weights, unless they are subnormal.
+void DequantiseNvfp4(const std::byte* source, float* target) {
+  float scale_of_scales;
+  std::memcpy(&scale_of_scales, source, sizeof(scale_of_scales));
+  for (int64_t i = 0; i < 256; ++i) {
+    const float scale = 0.5f * scale_of_scales * ToFloat(F8E4M3{static_cast<uint8_t>(source[4 + i / 16])});
+    const uint32_t code = Byte(source, 20 + i / 32 * 16 + i % 16) >> (i % 32 / 16 * 4) & 15;
+    target[i] = scale * static_cast<float>(kE2M1Halves[code]);
+  }
+}
+
 void DequantiseBlock(WeightFormat format, const std::byte* source, float* target) {
 #define PENSTOCK_BLOCK_FORMAT(block_format, ...) \
   if (format == WeightFormat::k##block_format) return Dequantise##block_format(source, target);
@@ -313,6 +334,17 @@ void InterleaveHalves(const std::byte* codes, std::byte* target) {
   }
 }
 
+constexpr size_t kSmallCodeBytes = 16;  // of 32 codes of four bits
+
+// Reorders 32 codes of a row, from byte `first` on. `missing` stands for two codes behind the row's last one.
+void InterleaveFrom(std::span<const std::byte> codes, size_t first, std::byte missing, std::byte* target) {
+  std::byte block[kSmallCodeBytes];
+  const size_t begin = std::min(first, codes.size());
+  const std::span<const std::byte> own = codes.subspan(begin, std::min(kSmallCodeBytes, codes.size() - begin));
+  std::fill(std::copy(own.begin(), own.end(), block), std::end(block), missing);
+  InterleaveHalves(block, target);
+}
+
 }  // namespace
 
 void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> powers, std::byte* target) {
@@ -326,14 +358,48 @@ void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> p
 }
 
 void MakeQ4_0Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target) {
-  constexpr size_t kCodeBytes = 16;
-  for (size_t first = 0; first < codes.size(); first += kCodeBytes) {
-    const std::span<const std::byte> own = codes.subspan(first, std::min(kCodeBytes, codes.size() - first));
-    std::byte block[kCodeBytes];
-    std::fill(std::copy(own.begin(), own.end(), block), std::end(block), std::byte{0x88});  // zeros
+  for (size_t first = 0; first < codes.size(); first += kSmallCodeBytes) {
     StoreF16(scales[2 * first / static_cast<size_t>(group)], target);
-    InterleaveHalves(block, target + 2);
-    target += 2 + kCodeBytes;
+    InterleaveFrom(codes, first, std::byte{0x88}, target + 2);
+    target += 2 + kSmallCodeBytes;
+  }
+}
+
+void MakeQ8_0Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target) {
+  constexpr size_t kCodes = 32;
+  for (size_t first = 0; first < codes.size(); first += kCodes) {
+    StoreF16(scales[first / static_cast<size_t>(group)], target);
+    for (size_t i = 0; i < kCodes; ++i) {
+      target[2 + i] = first + i < codes.size() ? codes[first + i] ^ std::byte{0x80} : std::byte{0};
+    }
+    target += 2 + kCodes;
+  }
+}
+
+void MakeU4Row(std::span<const std::byte> codes, std::span<const float> scales, std::span<const uint8_t> zeros,
+               int64_t group, std::byte* target) {
+  for (size_t first = 0; first < codes.size(); first += kSmallCodeBytes) {
+    const size_t idx = 2 * first / static_cast<size_t>(group);
+    StoreF16(scales[idx], target);
+    target[2] = static_cast<std::byte>(zeros[idx]);
+    InterleaveFrom(codes, first, static_cast<std::byte>(17 * (zeros[idx] & 15)), target + 3);
+    target += 3 + kSmallCodeBytes;
+  }
+}
+
+void MakeNvfp4Row(std::span<const std::byte> codes, std::span<const std::byte> scales, float scale_of_scales,
+                  std::byte* target) {
+  constexpr size_t kScales = 16, kCodeBytes = 128;
+  for (size_t first = 0; first < codes.size(); first += kCodeBytes) {
+    std::memcpy(target, &scale_of_scales, sizeof(float));
+    target += sizeof(float);
+    const size_t first_scale = first / kCodeBytes * kScales;
+    const std::span<const std::byte> own = scales.subspan(first_scale, std::min(kScales, scales.size() - first_scale));
+    target = std::fill_n(std::copy(own.begin(), own.end(), target), kScales - own.size(), std::byte{0});
+    for (size_t group = 0; group < kCodeBytes; group += kSmallCodeBytes) {
+      InterleaveFrom(codes, first + group, std::byte{0}, target);
+      target += kSmallCodeBytes;
+    }
   }
 }
 

@@ -4,6 +4,8 @@
 //   kFp8     128 weights: scale (f32), codes (F8E4M3). A block-scaled FP8 checkpoint (DeepSeek-V3) stores the scales
 //            separately; here each block begins with its scale
 //   kMxfp4   32: power of two (E8M0), codes (E2M1) in the order of GGUF's MXFP4
+//   kU4      32: scale (f16), zero point (u8), codes in the order of kQ4_0; weight = (code - zero point) * scale
+//   kNvfp4   256: scale of scales (f32), a scale (F8E4M3) for each 16 weights, codes (E2M1) in the order of kMxfp4
 //   kQ8_0 .. kIq4_Xs   GGUF's formats
 //
 // Pure functions of untrusted bytes: any bytes decode to some floats, possibly infinities and NaN.
@@ -52,6 +54,20 @@ void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> p
 // Makes a row of kQ4_0 from codes, weight = (code - 8) * scale, and one scale for each `group` of them, which are
 // rounded to f16. Two neighbouring codes share a byte, the first in its low half. REQUIRES: group is a multiple of 32.
 void MakeQ4_0Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target);
+
+// Makes a row of kQ8_0 from codes of 8 bits, weight = (code - 128) * scale, with scales as above. REQUIRES: group is a
+// multiple of 32.
+void MakeQ8_0Row(std::span<const std::byte> codes, std::span<const float> scales, int64_t group, std::byte* target);
+
+// Makes a row of kU4 from codes as those of MakeQ4_0Row, with a scale and a zero point for each `group` of them.
+// REQUIRES: group is a multiple of 32.
+void MakeU4Row(std::span<const std::byte> codes, std::span<const float> scales, std::span<const uint8_t> zeros,
+               int64_t group, std::byte* target);
+
+// Makes a row of kNvfp4 from codes and one E4M3 scale for each 16 of them. Two neighbouring codes share a byte, the
+// first in its low half. weight = code * (scale * scale_of_scales).
+void MakeNvfp4Row(std::span<const std::byte> codes, std::span<const std::byte> scales, float scale_of_scales,
+                  std::byte* target);
 
 // Returns 2^(power - 127) / 2, the factor for the codes of kMxfp4, which count halves. E8M0's NaN (255) is 2^127, as in
 // GGUF and in the model's own code.

@@ -47,6 +47,10 @@ template <>
 constexpr Piece kPieces<WeightFormat::kIq4_Nl>[] = {{2, 2}, {16, 4}};
 template <>
 constexpr Piece kPieces<WeightFormat::kIq4_Xs>[] = {{2, 2}, {2 + 4, 1}, {128, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kU4>[] = {{2, 2}, {1, 1}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kNvfp4>[] = {{4, 4}, {16, 1}, {128, 4}};
 
 std::span<const Piece> PiecesOf(WeightFormat format) {
 #define PENSTOCK_BLOCK_FORMAT(block_format, ...) \

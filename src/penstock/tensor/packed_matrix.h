@@ -45,21 +45,24 @@ struct WeightFormatTraits {
   int16_t block_bytes = 0;     // bytes of a block; kBlocks only
   int16_t gguf_type = -1;      // ggml's number of the type; -1: GGUF files do not have it
   bool is_slow = false;        // kernels unpack it weight by weight, and multiply it only as floats
+  bool is_of_gpus = true;      // kernels of GPUs multiply it
 };
 inline constexpr WeightFormatTraits kWeightFormats[] = {
 #define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
   {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which},
-#define PENSTOCK_BLOCK_TRAITS(slow, format, called, elements, bytes, gguf, line) \
-  {.value = WeightFormat::k##format,                                             \
-   .name = called,                                                               \
-   .summary = line,                                                              \
-   .kind = WeightKind::kBlocks,                                                  \
-   .block_elements = elements,                                                   \
-   .block_bytes = bytes,                                                         \
-   .gguf_type = gguf,                                                            \
-   .is_slow = slow},
-#define PENSTOCK_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, __VA_ARGS__)
-#define PENSTOCK_SLOW_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, __VA_ARGS__)
+#define PENSTOCK_BLOCK_TRAITS(slow, gpus, format, called, elements, bytes, gguf, line) \
+  {.value = WeightFormat::k##format,                                                   \
+   .name = called,                                                                     \
+   .summary = line,                                                                    \
+   .kind = WeightKind::kBlocks,                                                        \
+   .block_elements = elements,                                                         \
+   .block_bytes = bytes,                                                               \
+   .gguf_type = gguf,                                                                  \
+   .is_slow = slow,                                                                    \
+   .is_of_gpus = gpus},
+#define PENSTOCK_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, true, __VA_ARGS__)
+#define PENSTOCK_HOST_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, false, __VA_ARGS__)
+#define PENSTOCK_SLOW_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, false, __VA_ARGS__)
 #include "penstock/tensor/weight_formats.def"
 #undef PENSTOCK_BLOCK_TRAITS
 };
@@ -87,7 +90,7 @@ WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).
 Dtype DtypeOf(WeightFormat format);
 
-// Returns the bytes of one panel: a multiple of 64, or of 32 for kMxfp4. REQUIRES: inner_dim >= 1.
+// Returns the bytes of one panel: a multiple of 64, or of 32 for kMxfp4 and kU4. REQUIRES: inner_dim >= 1.
 uint64_t PanelBytes(WeightFormat format, int64_t inner_dim);
 inline int64_t NumPanels(int64_t num_cols) { return (num_cols + kPanelCols - 1) / kPanelCols; }
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim);

@@ -13,6 +13,9 @@ namespace {
 
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 typedef uint8_t Bytes32 __attribute__((vector_size(32)));
+typedef uint32_t Words16 __attribute__((vector_size(64)));
+typedef int32_t Ints16 __attribute__((vector_size(64)));
+typedef float Floats16 __attribute__((vector_size(64)));
 
 inline Bytes16 LoadBytes16(const std::byte* source) {
   Bytes16 bytes;
@@ -27,6 +30,16 @@ template <class V>
 template <class V>
 [[gnu::always_inline]] inline V Halves(const std::byte* source, int vec) {
   return V::template LoadAs<Dtype::kF16>(source + 32 * vec);
+}
+
+// Converts E4M3 codes as ToFloat(F8E4M3) does. Subnormals are multiples of 2^-9.
+[[gnu::always_inline]] inline void Fp8ToFloats(const Words16& codes, float* target) {
+  const Words16 magnitude = codes & 0x7F, sign = (codes & 0x80) << 24;
+  const Words16 normal = (magnitude << 20) + (120u << 23);
+  const Floats16 small = __builtin_convertvector((Ints16)magnitude, Floats16) * 0x1p-9f;
+  const Words16 finite = magnitude < 8 ? (Words16)small : normal;
+  const Words16 bits = (magnitude == 0x7F ? Words16{} + 0x7FC00000u : finite) | sign;
+  __builtin_memcpy(target, &bits, 64);
 }
 
 // Selects 4 of 8 bits: the low ones for half 0, the high ones for half 1.
@@ -370,7 +383,6 @@ struct BlockCodes<I, WeightFormat::kMxfp4> {
     explicit Scales(const std::byte* start) : block(start) {}
     // Computes HalfPower.
     [[gnu::always_inline]] V Scale(int vec, int, int, int) const {
-      typedef uint32_t Words16 __attribute__((vector_size(64)));
       const Words16 powers = __builtin_convertvector(LoadBytes16(block + 16 * vec), Words16);
       const Words16 bits = powers < 2 ? 0x00200000u << powers : (powers - 1) << 23;
       alignas(64) float scales[16];
@@ -381,6 +393,60 @@ struct BlockCodes<I, WeightFormat::kMxfp4> {
 
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return I::Lookup(kValues.bytes, SmallQuad<I, kPanelCols>(block, half, i));
+  }
+};
+
+template <class I>
+struct BlockCodes<I, WeightFormat::kU4> {
+  using V = typename I::Vec;
+  static constexpr int kGroup = 32, kOffset = 0;
+  static constexpr bool kHasMin = true;
+  static constexpr int64_t kZeros = 2 * kPanelCols;
+
+  struct Scales {
+    const std::byte* block = nullptr;
+
+    Scales() = default;
+    explicit Scales(const std::byte* start) : block(start) {}
+    [[gnu::always_inline]] V Scale(int vec, int, int, int) const { return Halves<V>(block, vec); }
+    [[gnu::always_inline]] V Min(int vec, int, int, int) const {
+      return Mul(Sub(V::Zero(), Halves<V>(block, vec)), V::LoadCodes(block + kZeros + 16 * vec));
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
+    return SmallQuad<I, kZeros + kPanelCols>(block, half, i);
+  }
+};
+
+template <class I>
+struct BlockCodes<I, WeightFormat::kNvfp4> {
+  using V = typename I::Vec;
+  static constexpr int kGroup = 16, kOffset = 16;
+  static constexpr bool kHasMin = false;
+  static constexpr NamedValues kValues{kE2M1Halves, kOffset};
+  static constexpr int64_t kScales = 4 * kPanelCols, kCodes = kScales + 16 * kPanelCols;
+
+  struct Scales {
+    const std::byte* codes = nullptr;
+    V scale[kVecsPerPanel];
+
+    Scales() = default;
+    [[gnu::always_inline]] explicit Scales(const std::byte* block) : codes(block + kScales) {
+      for (int v = 0; v < kVecsPerPanel; ++v) {
+        scale[v] = Mul(V::template LoadAs<Dtype::kF32>(block + 64 * v), V::Set(0.5f));
+      }
+    }
+    [[gnu::always_inline]] V Scale(int vec, int second, int group, int half) const {
+      const std::byte* own = codes + kPanelCols * (8 * second + 2 * group + half) + 16 * vec;
+      alignas(64) float values[16];
+      Fp8ToFloats(__builtin_convertvector(LoadBytes16(own), Words16), values);
+      return Mul(scale[vec], V::Load(values));
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
+    return I::Lookup(kValues.bytes, SmallQuad<I, kCodes>(block + 4 * kQuadBytes * (4 * second + group), half, i));
   }
 };
 

@@ -16,9 +16,6 @@ constexpr int64_t kGroupInputs = 32;
 constexpr int64_t kChunkInputs = 256;
 
 typedef uint16_t Halves8 __attribute__((vector_size(16)));
-typedef uint32_t Words16 __attribute__((vector_size(64)));
-typedef int32_t Ints16 __attribute__((vector_size(64)));
-typedef float Floats16 __attribute__((vector_size(64)));
 
 template <class V>
 [[gnu::always_inline]] inline V ToVec(const Floats16& floats) {
@@ -77,16 +74,6 @@ inline void ClearPartner(int64_t count, bool as_bf16, std::byte* target) {
       reinterpret_cast<float*>(target)[count * kPanelCols + col] = 0;
     }
   }
-}
-
-// Converts E4M3 codes as ToFloat(F8E4M3) does. Subnormals are multiples of 2^-9.
-[[gnu::always_inline]] inline void Fp8ToFloats(const Words16& codes, float* target) {
-  const Words16 magnitude = codes & 0x7F, sign = (codes & 0x80) << 24;
-  const Words16 normal = (magnitude << 20) + (120u << 23);
-  const Floats16 small = __builtin_convertvector((Ints16)magnitude, Floats16) * 0x1p-9f;
-  const Words16 finite = magnitude < 8 ? (Words16)small : normal;
-  const Words16 bits = (magnitude == 0x7F ? Words16{} + 0x7FC00000u : finite) | sign;
-  __builtin_memcpy(target, &bits, 64);
 }
 
 // The weights of one quad of 16 outputs as floats, an input at a time.
