@@ -98,7 +98,8 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
        {kLlama3},
        /*ignore_merges=*/true,
        /*add_bos=*/true},
-      {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, {kLlama3}},
+      {{"dbrx", "smaug-bpe", "chatglm-bpe"}, {kLlama3}},
+      {{"glm4", "glm5"}, {kLlama3}, /*ignore_merges=*/true},
       {{"minicpm5"}, {R"(\p{N}{1,3})", kMiniCpm5}, /*ignore_merges=*/true},
       {{"jais-2"}, {kJais2}},
       {{"gpt-2", "phi-2", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code", "roberta-bpe",
@@ -136,6 +137,7 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {{"afmoe"}, {kDigitsFromRight, kAfmoeAsian, kDeepSeekMain}},
       {{"exaone-moe"}, {kExaoneMoe}},
       {{"sarvam-moe"}, {R"([^\n]+|[\n]+)"}, /*ignore_merges=*/false, /*add_bos=*/false, /*raw=*/true},
+      {{"gemma4"}, {R"([^\n]+|[\n]+)"}, /*ignore_merges=*/false, /*add_bos=*/true, /*raw=*/true},
   };
   return kAll;
 }

@@ -197,8 +197,8 @@ void AddSpaceMarkDecoder(bool has_prefix, TokenizerParts& parts) {
   if (has_prefix) parts.decoder.SetLeadingStrip(" ", 1);
 }
 
-absl::Status MakeByteLevel(const GgufVocabulary& file, TokenizerParts& parts) {
-  PENSTOCK_ASSIGN_OR_RETURN(const GgufPreTokenizer* const pre, FindGgufPreTokenizer(file.pre));
+absl::Status MakeByteLevel(const GgufVocabulary& file, std::string_view pre_name, TokenizerParts& parts) {
+  PENSTOCK_ASSIGN_OR_RETURN(const GgufPreTokenizer* const pre, FindGgufPreTokenizer(pre_name));
   PENSTOCK_RETURN_IF_ERROR(AddBpeMerges(file, parts));
   parts.bpe.ignore_merges = pre->ignore_merges;
   for (const std::string_view pattern : pre->patterns) {
@@ -269,16 +269,16 @@ absl::Status MakeUnigram(const GgufVocabulary& file, const std::vector<Piece>& p
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufVocabulary& file) {
-  if (file.model != "gpt2" && file.model != "llama" && file.model != "t5") {
-    return ModelError("tokenizer.ggml.model: '{}' is not implemented, only gpt2, llama and t5 are", file.model);
+  if (file.model != "gpt2" && file.model != "llama" && file.model != "t5" && file.model != "gemma4") {
+    return ModelError("tokenizer.ggml.model: '{}' is not implemented, only gpt2, llama, t5 and gemma4 are", file.model);
   }
   PENSTOCK_RETURN_IF_ERROR(CheckArrays(file));
   std::vector<std::string> names;
   std::vector<Piece> pieces = MakePieces(file, names);
   TokenizerParts parts;
   PENSTOCK_RETURN_IF_ERROR(AddTokens(pieces, parts));
-  if (file.model == "gpt2") {
-    PENSTOCK_RETURN_IF_ERROR(MakeByteLevel(file, parts));
+  if (file.model == "gpt2" || file.model == "gemma4") {
+    PENSTOCK_RETURN_IF_ERROR(MakeByteLevel(file, file.model == "gpt2" ? file.pre : file.model, parts));
   } else if (file.model == "llama") {
     PENSTOCK_RETURN_IF_ERROR(MakeScored(file, std::move(pieces), parts));
   } else {

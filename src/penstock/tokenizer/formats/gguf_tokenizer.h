@@ -16,8 +16,9 @@
 namespace penstock {
 
 struct GgufVocabulary {
-  std::string model;  // "llama" (SentencePiece BPE by scores), "gpt2" (byte-level BPE) or "t5" (Unigram)
-  std::string pre;    // names the split patterns; "" if absent
+  // "llama" (SentencePiece BPE by scores), "gpt2" (byte-level BPE), "t5" (Unigram) or "gemma4" (BPE of raw UTF-8)
+  std::string model;
+  std::string pre;  // names the split patterns; "" if absent
   std::vector<std::string> tokens;
   std::vector<float> scores;         // empty or one per token
   std::vector<int32_t> token_types;  // empty or one per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
