@@ -75,6 +75,19 @@ TEST(AnswerFamilies, CallsInJson) {
   for (const Transcript& transcript : transcripts) Expect(transcript);
 }
 
+TEST(AnswerFamilies, CallsWithoutMarks) {
+  const std::vector<Transcript> transcripts = {
+      {"llama", R"({"name": "now", "parameters": {"x": 1}})", "", "", R"(now({"x": 1}))"},
+      {"llama",
+       R"(<|python_tag|>{"name": "now", "parameters": {}}; {"name": "get_weather", "parameters": {"days": 3}})", "", "",
+       R"(now({}) get_weather({"days": 3}))"},
+      {"llama", R"({"name": "Ann", "parameters": {}})", "", R"({"name": "Ann", "parameters": {}})", ""},
+      {"llama", R"({"name": "now"})", "", R"({"name": "now"})", ""},
+      {"llama", R"(I say {"name": "now", "parameters": {}})", "", R"(I say {"name": "now", "parameters": {}})", ""},
+  };
+  for (const Transcript& transcript : transcripts) Expect(transcript);
+}
+
 TEST(AnswerFamilies, CallsBetweenSpecialTokens) {
   const std::vector<Transcript> transcripts = {
       {"deepseek-v3",
@@ -129,6 +142,65 @@ TEST(AnswerFamilies, CallsInTags) {
        "name=\"city\">Oslo</parameter>\n"
        "<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>",
        "Hm.", "", R"(get_weather({"city": "Oslo", "days": 3}) now({}))", AnswerStart::kInReasoning},
+  };
+  for (const Transcript& transcript : transcripts) Expect(transcript);
+}
+
+TEST(AnswerFamilies, CallsInTagsOfPublishedVariants) {
+  const std::string typed = R"(get_weather({"city": "Oslo", "days": 3, "more": {"a": [1]}}))";
+  const std::vector<Transcript> transcripts = {
+      {"glm5",
+       "Hm.</think>I "
+       "look.<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value><arg_key>days</arg_key>"
+       "<arg_value>3</arg_value><arg_key>more</arg_key><arg_value>{\"a\": [1]}</arg_value></tool_call><tool_call>now"
+       "</tool_call>",
+       "Hm.", "I look.", typed + " now({})", AnswerStart::kInReasoning},
+      {"hunyuan3-opensource",
+       "<think:opensource>Hm.</think:opensource><tool_calls:opensource>\n<tool_call:opensource>get_weather"
+       "<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Oslo"
+       "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+       "Hm.", "", R"(get_weather({"city": "Oslo"}))"},
+      {"deepseek-v3.2",
+       "Hm.</think>I look.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n"
+       "<｜DSML｜parameter name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n"
+       "<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n"
+       "<｜DSML｜parameter name=\"more\" string=\"false\">{\"a\": [1]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+       "<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+       "Hm.", "I look.", typed + " now({})", AnswerStart::kInReasoning},
+      // The tag tells the type, whatever the schema says. Texts keep their line ends.
+      {"deepseek-v3.2",
+       "<｜DSML｜function_calls><｜DSML｜invoke name=\"now\"><｜DSML｜parameter name=\"a\" string=\"true\">\n5\n"
+       "</｜DSML｜parameter><｜DSML｜parameter name=\"b\" string=\"false\">\"t\"</｜DSML｜parameter>"
+       "<｜DSML｜parameter name=\"c\" string=\"false\">no JSON</｜DSML｜parameter>"
+       "<｜DSML｜parameter name=\"d\">5</｜DSML｜parameter></｜DSML｜invoke>",
+       "", "", R"(now({"a": "\n5\n", "b": "t", "c": "no JSON", "d": 5}))"},
+  };
+  for (const Transcript& transcript : transcripts) Expect(transcript);
+}
+
+TEST(AnswerFamilies, CallsInNotationsOfTheirOwn) {
+  const std::string typed = R"(get_weather({"city": "Oslo", "days": 3, "more": {"a": [1, true, null]}}))";
+  const std::vector<Transcript> transcripts = {
+      {"gemma",
+       "<|channel>thought\nHm.\n<channel|><|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>,days:3,"
+       "more:{a:[1,true,None]}}<tool_call|><|tool_call>call:now{}<tool_call|>",
+       "Hm.", "", typed + " now({})"},
+      {"gemma", R"(One.<|tool_call>call:now{ "s" : "\u00e9\"}" , <|"|>a b<|"|>:-1.5e3,}<tool_call|>)", "", "One.",
+       R"(now({"s": "\u00e9\"}", "a b": -1.5e3}))"},
+      {"gemma", "<|tool_call>call:now{s:<|\"|>a \"b\", {c}\n<|\"|>}<tool_call|>", "", "",
+       R"(now({"s": "a \"b\", {c}\n"}))"},
+      {"lfm2",
+       "I look.<|tool_call_start|>[get_weather(city=\"Oslo\", days=3, more={'a': [1, True, None]}), now()]"
+       "<|tool_call_end|>Wait.",
+       "", "I look.Wait.", typed + " now({})"},
+      {"lfm2", R"(<|tool_call_start|>[now(a='it\'s "\x41\u00e9\ud83d\ude00\101\q"', b="""two
+lines""", c=(1, "2",), d={"k": {}}, e="")]<|tool_call_end|>)",
+       "", "",
+       "now({\"a\": \"it's \\\"A\xC3\xA9\xF0\x9F\x98\x80"
+       "A\\\\q\\\"\", \"b\": \"two\\nlines\", \"c\": [1, \"2\"], "
+       "\"d\": {\"k\": {}}, \"e\": \"\"})"},
+      {"lfm2", R"(<|tool_call_start|>[{"name": "now", "arguments": {"a": 1}}, {"name": "now"}]<|tool_call_end|>)", "",
+       "", R"(now({"a": 1}) now({}))"},
   };
   for (const Transcript& transcript : transcripts) Expect(transcript);
 }

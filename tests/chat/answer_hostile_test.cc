@@ -42,6 +42,20 @@ TEST(HostileAnswers, WhatIsNoCallIsText) {
   ExpectText("qwen3-coder", "<tool_call><function=now><parameter=a>open");
   ExpectText("minimax", "<minimax:tool_call><invoke name=\"now\"><parameter name=\"a\">open");
   ExpectText("granite", "<|tool_call|>nothing");
+  ExpectText("deepseek-v3.2", "<｜DSML｜function_calls><｜DSML｜invoke name=\"now\">open");
+  ExpectText("deepseek-v3.2", "<｜DSML｜invoke name=\"now\"><｜DSML｜parameter name=\"a\" string=\"true\">open");
+  ExpectText("gemma", "<|tool_call>now{}");
+  ExpectText("gemma", "<|tool_call>call:now{city:Oslo}");
+  ExpectText("gemma", "<|tool_call>call:now{a:1,a:2}");
+  ExpectText("gemma", "<|tool_call>call:now{a:NaN}");
+  ExpectText("gemma", "<|tool_call>call:now{a:\"line\nbreak\"}");
+  ExpectText("gemma", "<|tool_call>call:now{a:<|\"|>open}");
+  ExpectText("lfm2", "<|tool_call_start|>[now(5)]");
+  ExpectText("lfm2", "<|tool_call_start|>[now(a=b)]");
+  ExpectText("lfm2", "<|tool_call_start|>[now(a={b: 1})]");
+  ExpectText("lfm2", "<|tool_call_start|>[now(a=1]");
+  ExpectText("lfm2", "<|tool_call_start|>[]");
+  ExpectText("lfm2", "<|tool_call_start|>now()");
   ExpectText("solar", "<|tool_calls|><|tool_call:begin|>x<|tool_call:name|>now<|tool_call:args|>5");
 }
 
@@ -58,6 +72,8 @@ TEST(HostileAnswers, DeepJsonIsNoCall) {
   const std::string deep(100'000, '[');
   ExpectText("qwen3", "<tool_call>{\"name\": \"now\", \"arguments\": {\"a\": " + deep);
   ExpectText("qwen3", "<tool_call>" + deep + std::string(100'000, ']'));
+  ExpectText("gemma", "<|tool_call>call:now{a:" + deep);
+  ExpectText("lfm2", "<|tool_call_start|>[now(a=" + deep);
 }
 
 TEST(HostileAnswers, MarksInThoughtsAreThoughts) {
@@ -121,7 +137,14 @@ std::vector<TokenId> RandomAnswer(const Family& family, std::mt19937& random) {
                                                                 "</answer>",
                                                                 "assistant",
                                                                 "<parameter name=\"a\">",
-                                                                "to=functions.now"};
+                                                                "to=functions.now",
+                                                                "<｜DSML｜invoke name=\"now\">",
+                                                                "</｜DSML｜invoke>",
+                                                                "call:now{",
+                                                                "a:1",
+                                                                "[now(",
+                                                                "a='",
+                                                                ")]"};
   const auto& model = ModelOf(family.name);
   std::vector<TokenId> ids;
   for (size_t i = random() % 30; i > 0; --i) {

@@ -67,9 +67,17 @@ void ExpectValid(std::string_view text, const std::string& name) {
 std::optional<std::vector<TokenId>> RandomIds(const Model& model, const std::shared_ptr<const Constraint>& constraint,
                                               std::mt19937& random) {
   constexpr int kMaxSteps = 4000;
-  std::vector<std::string> marks = {
-      model.format().open,       model.format().close, "<|end|>",        "<|start|>assistant", "null",
-      "</arg_key>\n<arg_value>", "</arg_value>\n",     "</parameter>\n", "\n</parameter>\n"};
+  std::vector<std::string> marks = {model.format().open,
+                                    model.format().close,
+                                    "<|end|>",
+                                    "<|start|>assistant",
+                                    "null",
+                                    "</arg_key>\n<arg_value>",
+                                    "</arg_value>\n",
+                                    "</parameter>\n",
+                                    "\n</parameter>\n",
+                                    "</arg_key><arg_value>",
+                                    "</arg_value>"};
   for (const auto* more : {&model.format().starts, &model.format().ends}) {
     marks.insert(marks.end(), more->begin(), more->end());
   }

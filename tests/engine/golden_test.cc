@@ -3,6 +3,7 @@
 // tokens after every prompt are identical. A prompt in one pass and token by token gives the same bits.
 #include "tests/engine/golden.h"
 #include "tests/choices.h"
+#include "tests/engine/answers.h"
 
 #include <cmath>
 #include <filesystem>
@@ -156,6 +157,30 @@ TEST_P(GoldenTest, Bf16Logits) {
     EXPECT_LT(worst, 2e-2) << "prompt " << i;
   }
 }
+
+class LongGoldenTest : public testing::TestWithParam<std::string> {};
+
+// The second prompt begins as the first one does, the third as nothing else.
+TEST_P(LongGoldenTest, SequencesBesideEachOtherGiveTheBitsOfOne) {
+  const Golden golden(GetParam());
+  const std::vector<TokenId> whole = golden.prompt(0);
+  std::vector<Request> requests;
+  const int64_t size = std::ssize(whole);
+  for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, size}, {0, size * 2 / 3}, {size / 8, size}}) {
+    requests.push_back({.prompt_ids = std::vector<TokenId>(whole.begin() + first, whole.begin() + last),
+                        .sampling = {.temperature = 0, .max_tokens = 6, .ignore_eos = true, .logprobs = 3}});
+  }
+  EngineOptions options = {
+      .model_dir = golden.dir(), .memory_bytes = 64 << 20, .activations = ActivationFormat::kF32, .threads = 2};
+  std::vector<Answer> alone;
+  for (const Request& request : requests) alone.push_back(RunAll(options, {request}).at(0));
+  for (const int64_t chunk : {1, 96}) {
+    options.prefill_chunk = chunk;
+    EXPECT_EQ(RunAll(options, requests), alone) << "chunks of " << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Long, LongGoldenTest, testing::ValuesIn(Golden::LongVariants()), GoldenName);
 
 INSTANTIATE_TEST_SUITE_P(Variants, GoldenTest, testing::ValuesIn(Golden::Variants()), GoldenName);
 INSTANTIATE_TEST_SUITE_P(Long, GoldenTest, testing::ValuesIn(Golden::LongVariants()), GoldenName);

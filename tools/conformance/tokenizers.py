@@ -8,6 +8,9 @@ vectors_transformersjs), and text/, mt_bench/ and workloads/, which provide text
 tests/tokenizer/tokenizer_tool.cc. --penstock is the command line, which handles neither texts of several lines nor
 vocabularies of GGUF files. Needs the packages tokenizers, sentencepiece, tiktoken and gguf.
 
+DIR/tokenizers may have more vocabularies: deepseek_v4/tokenizer.json, llama4/tokenizer.model, tekken/tekken_240911.json,
+and GGUF files in llama_cpp_vocab. Families whose vocabulary is missing are compared by their parts (families.py).
+
 Formats for which there is no model are compared on stand-ins: tiktoken's patterns on other ranks, names of
 tokenizer.ggml.pre on OLMoE's vocabulary, SentencePiece models that are trained here. A table of all comparisons comes at
 the end; it also lists vectors whose vocabulary is missing. The exit status is 1 if anything differs.
@@ -24,6 +27,9 @@ import tempfile
 import unicodedata
 
 FOLDER = pathlib.Path(sys.path.pop(0))  # this folder, whose tokenizers.py would hide the package of that name
+sys.path.append(str(FOLDER))
+import dump_gguf_vocabulary
+import families
 import sentencepiece
 import tiktoken
 import tokenizers
@@ -327,6 +333,18 @@ def components(report, penstock, root, texts, scratch):
                        penstock.encode(path, None, texts), [reference.encode(text).ids for text in texts])
 
 
+def model_families(report, penstock, root, texts, scratch):
+    """Compares ids and decoded texts. Texts are those that do not fall apart where a family normalizes to NFC."""
+    for name, file, missing in families.cases(root, lambda path: dump_gguf_vocabulary.dump(str(path))):
+        if file is None:
+            report.skip(name, "tokenizers", missing)
+            continue
+        path = scratch / "tokenizer.json"
+        path.write_text(json.dumps(file), encoding="utf-8")
+        has_nfc = file.get("normalizer") is not None and file["normalizer"]["type"] == "NFC"
+        mixed(report, penstock, name, Tokenizer.from_file(str(path)), path, None, texts, "nfc" if has_nfc else "yes")
+
+
 def read_ranks(path):
     return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in path.read_bytes().splitlines())}
 
@@ -384,6 +402,7 @@ GGUF_PATTERNS = {
     "gpt-2": [GPT2], "mpt": [GPT2], "olmo": [GPT2],
     "llama-bpe": [WORDS + r"\p{N}{1,3}" + TAIL], "dbrx": [WORDS + r"\p{N}{1,3}" + TAIL],
     "smaug-bpe": [WORDS + r"\p{N}{1,3}" + TAIL], "glm4": [WORDS + r"\p{N}{1,3}" + TAIL],
+    "glm5": [WORDS + r"\p{N}{1,3}" + TAIL],
     "chatglm-bpe": [WORDS + r"\p{N}{1,3}" + TAIL],
     "qwen2": [WORDS + r"\p{N}" + TAIL], "deepseek-r1-qwen": [WORDS + r"\p{N}" + TAIL],
     "hunyuan": [WORDS + r"\p{N}" + TAIL], "grok-2": [WORDS + r"\p{N}" + TAIL],
@@ -424,7 +443,7 @@ def gguf_names(report, penstock, root, texts, scratch):
         path = scratch / f"{name}.gguf.json"
         path.write_text(json.dumps({**vocabulary, "pre": name}), encoding="utf-8")
         reference = Tokenizer(models.BPE(vocab=model["vocab"], merges=[tuple(m.split(" ")) for m in merges],
-                                         ignore_merges=name in ("llama-bpe", "tekken")))
+                                         ignore_merges=name in ("llama-bpe", "tekken", "glm4", "glm5")))
         reference.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False) for pattern in patterns] +
             [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -502,7 +521,8 @@ def main():
     parser.add_argument("--tool")
     parser.add_argument("--penstock")
     parser.add_argument("--texts", type=int, default=2000)
-    parser.add_argument("--only", help="run one part: vectors, json, components, sentencepiece, tiktoken, gguf")
+    parser.add_argument("--only", help="run one part: vectors, json, components, families, sentencepiece, tiktoken, "
+                        "gguf")
     arguments = parser.parse_args()
     if not arguments.tool and not arguments.penstock:
         parser.error("--tool or --penstock is needed")
@@ -523,6 +543,8 @@ def main():
                 mixed(report, penstock, name, qwen2(root / "qwen2", config), root / "qwen2", config, texts, "nfc")
         if arguments.only in (None, "components"):
             components(report, penstock, root, texts, scratch)
+        if arguments.only in (None, "families"):
+            model_families(report, penstock, root, texts, scratch)
         if arguments.only in (None, "sentencepiece"):
             present = [("llama2 model", root / "llama2/tokenizer.model"),
                        ("mistral v1", root / "mistral/tokenizer.model.v1"),

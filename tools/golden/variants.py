@@ -1,5 +1,8 @@
 """The golden models that make_golden.py makes: for each variant its family, fields of config.json and own options."""
 
+# Prompts of so many rows always have close choices of experts. They do not reach the last rows if only the last layer has
+# experts.
+LONG = dict(layout="plain", max_position_embeddings=4096, prompt_lengths=(4000,))
 MIXTRAL = dict(family="mixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, vocab_size=96, rope_theta=1e6)
 QWEN3 = dict(family="qwen3_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
@@ -223,7 +226,10 @@ VARIANTS = {
                                        "full_attention"],
                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
     "qwen35moe-tiny": dict(QWEN35, layout="plain", tie_word_embeddings=True),
+    "qwen3next-long": dict(QWEN3_NEXT, **LONG, num_hidden_layers=2, mlp_only_layers=[0],
+                           layer_types=["linear_attention", "full_attention"]),
     "lfm2moe-tiny": dict(LFM2, layout="plain"),
+    "lfm2moe-long": dict(LFM2, **LONG, num_hidden_layers=2, layer_types=["conv", "full_attention"]),
     "lfm2moe-odd": dict(LFM2, hidden_size=42, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=4,
                         num_attention_heads=3, num_key_value_heads=1, num_dense_layers=2, num_experts=5,
                         num_experts_per_tok=2, conv_L_cache=4, use_expert_bias=False, norm_topk_prob=False,
@@ -239,6 +245,7 @@ VARIANTS = {
                           attention_bias=True, layer_types=["mamba", "mamba", "attention"], vocab_size=101,
                           layout="plain"),
     "nemotronh-tiny": dict(NEMOTRON, layout="plain"),
+    "nemotronh-long": dict(NEMOTRON, **LONG, layers_block_type=["linear_attention", "full_attention", "moe"]),
     # Begins with experts and ends with Mamba-2; no two layers of a kind have as many heads as groups.
     "nemotronh-odd": dict(NEMOTRON, hidden_size=37, intermediate_size=29, num_attention_heads=6, num_key_value_heads=3,
                           head_dim=10, mamba_num_heads=3, mamba_head_dim=21, n_groups=1, ssm_state_size=7, conv_kernel=3,
@@ -248,6 +255,7 @@ VARIANTS = {
                           layers_block_type=["moe", "linear_attention", "mlp", "moe", "full_attention", "full_attention",
                                              "linear_attention"]),
     "kimilinear-tiny": dict(KIMI, layout="plain"),
+    "kimilinear-long": dict(KIMI, **LONG, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]),
     "kimilinear-odd": dict(KIMI, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
                            num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=22, q_lora_rank=19,
                            qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=9, linear_num_heads=3, linear_head_dim=21,
@@ -331,7 +339,6 @@ VARIANTS = {
                            q_lora_rank=19, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=7, n_group=1,
                            topk_group=1, norm_topk_prob=False, n_shared_experts=1, attention_bias=True, index_topk=19,
                            index_head_dim=11, index_n_heads=7, vocab_size=113),
-    # One layer: close choices of earlier rows, which so long a prompt always has, do not reach the last rows.
     "deepseek32-long": dict(DEEPSEEK32, layout="plain", num_hidden_layers=1, first_k_dense_replace=0, index_topk=40,
                             max_position_embeddings=4096, prompt_lengths=(2100,)),
     "deepseek32-fp8": dict(DEEPSEEK32, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,

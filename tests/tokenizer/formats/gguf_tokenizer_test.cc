@@ -62,48 +62,15 @@ TEST(GgufByteLevelTest, TheNameOfThePreTokenizerSplits) {
 }
 
 TEST(GgufByteLevelTest, AllNamesCompileAndCoverEveryText) {
-  for (const char* pre : {"default",
-                          "llama-bpe",
-                          "llama3",
-                          "dbrx",
-                          "smaug-bpe",
-                          "glm4",
-                          "chatglm-bpe",
-                          "minicpm5",
-                          "jais-2",
-                          "mpt",
-                          "olmo",
-                          "starcoder",
-                          "refact",
-                          "command-r",
-                          "falcon",
-                          "qwen2",
-                          "deepseek-r1-qwen",
-                          "hunyuan",
-                          "qwen35",
-                          "ufakzeka",
-                          "laguna",
-                          "deepseek-llm",
-                          "deepseek-coder",
-                          "deepseek-v3",
-                          "hunyuan-dense",
-                          "spark2_5",
-                          "youtu",
-                          "bloom",
-                          "viking",
-                          "tekken",
-                          "chameleon",
-                          "gpt-4o",
-                          "llama4",
-                          "minimax-m2",
-                          "granite-embed-multi-97m",
-                          "tiny_aya",
-                          "superbpe",
-                          "bailingmoe",
-                          "seed-coder",
-                          "kimi-k2",
-                          "afmoe",
-                          "exaone-moe"}) {
+  for (const char* pre :
+       {"default",     "llama-bpe",     "llama3",     "dbrx",       "smaug-bpe",    "glm4",
+        "glm5",        "chatglm-bpe",   "minicpm5",   "jais-2",     "mpt",          "olmo",
+        "starcoder",   "refact",        "command-r",  "falcon",     "qwen2",        "deepseek-r1-qwen",
+        "hunyuan",     "qwen35",        "ufakzeka",   "laguna",     "deepseek-llm", "deepseek-coder",
+        "deepseek-v3", "hunyuan-dense", "spark2_5",   "youtu",      "bloom",        "viking",
+        "tekken",      "chameleon",     "gpt-4o",     "llama4",     "minimax-m2",   "granite-embed-multi-97m",
+        "tiny_aya",    "superbpe",      "bailingmoe", "seed-coder", "kimi-k2",      "afmoe",
+        "exaone-moe"}) {
     GgufVocabulary file = SmallByteLevel();
     file.pre = pre;
     const std::string text = "Don't  12345 caf\u00e9 \u4e2d\u6587\u3042\ud55c \r\n\n x!? \U0001F44D\u0301";
@@ -266,6 +233,16 @@ INSTANTIATE_TEST_SUITE_P(
                  },
                  "entry 1: a control or user-defined token of 600 bytes"}),
     [](const auto& one) { return one.param.name; });
+
+TEST(GgufGemmaTest, MergesRawTextWithoutASpaceInFront) {
+  GgufVocabulary file = SmallScored();
+  file.model = "gemma4";
+  file.merges = {"\xE2\x96\x81 a", "a b"};
+  file.bos_id = 1;
+  const TokenId newline = 3 + '\n';
+  EXPECT_THAT(Encode(file, "ab a\n", Origin::kMessage, AddSpecial::kYes), ElementsAre(1, 263, 262, newline));
+  EXPECT_EQ(Make(file)->Decode(std::vector<TokenId>{263, 262, newline}, SkipSpecial::kNo), "ab a\n");
+}
 
 TEST(BadGgufMergesTest, AreRefusedByName) {
   for (const auto& [merge, message] :

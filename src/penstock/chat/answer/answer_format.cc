@@ -34,13 +34,19 @@ const std::vector<FormTraits>& AllForms() {
        {"<|tool_calls|>", "<|tool_call:begin|>"},
        {"<|tool_call:end|>", "<|calls|>"},
        {"<|tool_call:name|>", "<|tool_call:args|>"}},
+      {CallForm::kDsml,
+       "｜DSML｜",
+       {"<｜DSML｜function_calls>", "<｜DSML｜invoke name="},
+       {"</｜DSML｜function_calls>"},
+       {"｜DSML｜"}},
+      {CallForm::kGemma, "<|tool_call>", {"<|tool_call>"}, {"<tool_call|>"}, {"<|\"|>"}},
       {CallForm::kInvoke,
        "<minimax:tool_call>",
        {"<minimax:tool_call>", "<invoke name="},
        {"</minimax:tool_call>"},
        {}},
       {CallForm::kPairs,
-       "<arg_key>",
+       "<arg_key",
        {"<tool_calls>", "<tool_call>"},
        {"</tool_call>", "</tool_calls>"},
        {"<tool_sep>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}},
@@ -49,6 +55,12 @@ const std::vector<FormTraits>& AllForms() {
       {CallForm::kJson, "<tool_calls>", {"<tool_calls>"}, {"</tool_calls>"}, {}},
       {CallForm::kJson, "<|tool_call|>", {"<|tool_call|>", "<tool_call>"}, {"</tool_call>"}, {}},
       {CallForm::kJson, "<tool_call>", {"<tool_call>"}, {"</tool_call>"}, {}},
+      {CallForm::kBareJson,
+       "{\"name\": function name, \"parameters\": ",
+       {"{\"name\"", "<|python_start|>", "<|python_tag|>"},
+       {";"},
+       {}},
+      {CallForm::kPython, "<|tool_call_start|>", {"<|tool_call_start|>"}, {"<|tool_call_end|>"}, {}},
   };
   return *forms;
 }
@@ -66,8 +78,26 @@ constexpr ReasoningMarks kReasoningMarks[] = {
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
+// Hunyuan 3's template writes tags as '<arg_key{}>'.format(suffix), and its vocabulary has them as tokens.
+std::string FindSuffix(std::string_view literals, const Tokenizer& tokenizer) {
+  if (!Has(literals, "<arg_key{}>")) return "";
+  for (size_t begin = 0; begin < literals.size();) {
+    const size_t end = std::min(literals.find('\0', begin), literals.size());
+    const std::string_view literal = literals.substr(begin, end - begin);
+    if (tokenizer.FindToken(fmt::format("<arg_key{}>", literal)) >= 0) return std::string(literal);
+    begin = end + 1;
+  }
+  return "";
+}
+
+// Templates of LFM2 may leave the form to the vocabulary.
+bool IsForm(const FormTraits& traits, std::string_view literals, const Tokenizer& tokenizer) {
+  return Has(literals, traits.sign) || (traits.form == CallForm::kPython && tokenizer.FindToken(traits.sign) >= 0);
+}
+
 void FindReasoning(std::string_view literals, const Tokenizer& tokenizer, AnswerFormat& format) {
-  for (const auto& [open, close] : kReasoningMarks) {
+  for (const auto& [plain_open, plain_close] : kReasoningMarks) {
+    const std::string open = format.Tag(plain_open), close = format.Tag(plain_close);
     const bool in_vocabulary = tokenizer.FindToken(open) >= 0 && tokenizer.FindToken(close) >= 0;
     const bool only_closes = close == "</think>" && Has(literals, close) && !Has(literals, open);
     if (!in_vocabulary && !only_closes && !(Has(literals, open) && Has(literals, close))) continue;
@@ -97,6 +127,11 @@ void AddMark(const Tokenizer& tokenizer, std::string_view mark, AnswerFormat& fo
 
 }  // namespace
 
+std::string AnswerFormat::Tag(std::string_view tag) const {
+  if (suffix.empty() || !tag.ends_with('>')) return std::string(tag);
+  return fmt::format("{}{}>", tag.substr(0, tag.size() - 1), suffix);
+}
+
 AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokenizer) {
   AnswerFormat format;
   if (HarmonyTokens::Find(tokenizer).has_value()) {
@@ -108,15 +143,17 @@ AnswerFormat FindAnswerFormat(std::string_view literals, const Tokenizer& tokeni
     return format;
   }
   const auto& forms = AllForms();
-  const auto traits = std::ranges::find_if(forms, [&](const FormTraits& t) { return Has(literals, t.sign); });
+  const auto traits = std::ranges::find_if(forms, [&](const FormTraits& t) { return IsForm(t, literals, tokenizer); });
   if (traits != forms.end()) {
     format.form = traits->form;
-    format.starts.assign(traits->starts.begin(), traits->starts.end());
-    format.ends.assign(traits->ends.begin(), traits->ends.end());
-    for (const std::string_view mark : traits->inner) AddMark(tokenizer, mark, format);
+    format.suffix = FindSuffix(literals, tokenizer);
+    for (const std::string_view mark : traits->starts) format.starts.push_back(format.Tag(mark));
+    for (const std::string_view mark : traits->ends) format.ends.push_back(format.Tag(mark));
+    for (const std::string_view mark : traits->inner) AddMark(tokenizer, format.Tag(mark), format);
     format.names_type = Has(literals, "```json");
+    format.breaks_lines = Has(literals, "</arg_key>\n") || Has(literals, "<tool_sep");
     format.lists_calls = format.form == CallForm::kMistral ? !Has(literals, "[ARGS]")
-                         : format.form == CallForm::kPairs ? Has(literals, "<tool_sep>")
+                         : format.form == CallForm::kPairs ? Has(literals, "<tool_sep")
                                                            : format.starts[0] != "<tool_call>";
   }
   FindReasoning(literals, tokenizer, format);

@@ -29,6 +29,10 @@ enum class CallForm : uint8_t {
   kPairs,     // GLM-4.5: <tool_call>NAME <arg_key>..</arg_key> <arg_value>..</arg_value> </tool_call>
   kFunction,  // Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>..</parameter></function></tool_call>
   kInvoke,    // MiniMax-M2: <invoke name="NAME"><parameter name="KEY">..</parameter></invoke>
+  kDsml,      // DeepSeek-V3.2: kInvoke's tags with "｜DSML｜" in their names, and string="true" for texts
+  kGemma,     // Gemma 4: <|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>,KEY:5}<tool_call|>
+  kBareJson,  // Llama 3.1 to 4: {"name": .., "parameters": {..}} without marks, if the answer begins with it
+  kPython,    // LFM2: <|tool_call_start|>[NAME(KEY="TEXT", KEY=5)]<|tool_call_end|>
 };
 
 struct AnswerFormat {
@@ -43,12 +47,21 @@ struct AnswerFormat {
   bool names_type = false;               // kDeepSeek: "function" stands before the name
   // kJson: objects stand in a list; kMistral: the older form; kPairs: Hunyuan 3's form, with marks around all calls.
   bool lists_calls = false;
+  bool breaks_lines = false;  // kPairs: a line ends behind the name, each key and each value
+  std::string suffix = {};    // kPairs: stands in each tag before its ">"
   // The marks that are tokens which messages cannot produce (Tokenizer::IsMark).
   std::vector<std::string> marks = {};
   // Those of them that are special tokens, which decoded text leaves out.
   absl::flat_hash_map<TokenId, std::string> hidden = {};
 
   bool has_reasoning() const { return !close.empty(); }
+  // Whether arguments are written as tags, which do not tell their types.
+  bool has_tags() const {
+    return form == CallForm::kPairs || form == CallForm::kFunction || form == CallForm::kInvoke ||
+           form == CallForm::kDsml;
+  }
+  // Returns the tag with the suffix.
+  std::string Tag(std::string_view tag) const;
 };
 
 // Finds the format of a model. `literals` is ChatPrompts::Literals(), empty for a model without a chat template.

@@ -34,9 +34,7 @@ class MarkStream : public AnswerStream {
         marked_(tokenizer, format.hidden),
         has_tools_(!chat.parts().tools.is_null()),
         has_rule_(rule.content.has_value()) {
-    const bool has_types =
-        format.form == CallForm::kPairs || format.form == CallForm::kFunction || format.form == CallForm::kInvoke;
-    if (has_types) types_ = ToolTypes(chat.parts().tools);
+    if (format.has_tags() || format.form == CallForm::kBareJson) types_ = ToolTypes(chat.parts().tools);
     if (start == AnswerStart::kInReasoning) {
       BeginPart(Part::kReasoning);
     } else if (format.only_closes && start == AnswerStart::kUnknown) {
@@ -201,7 +199,8 @@ class MarkStream : public AnswerStream {
   }
 
   bool AdvanceCall(const std::string& start) {
-    const CallRead read = ReadCalls(format_, types_, rest_);
+    const bool may_call = format_.form != CallForm::kBareJson || !has_content_;
+    const CallRead read = may_call ? ReadCalls(format_, types_, rest_) : CallRead();
     if (read.kind == CallRead::Kind::kCutOff && !at_end_) {
       in_call_ = true;
       return false;
@@ -237,7 +236,7 @@ class MarkStream : public AnswerStream {
   MarkedText marked_;
   bool has_tools_;
   bool has_rule_;                         // the content follows a format
-  ToolTypes types_;                       // of arguments in tags
+  ToolTypes types_;                       // of arguments in tags, or of calls without marks
   std::vector<std::string> plain_marks_;  // marks in content, besides those of calls
   Part part_ = Part::kContent;
   std::string rest_;          // text that is not yet read

@@ -29,17 +29,6 @@ struct CallMarks {
   bool may_repeat = true;
 };
 
-// How a family writes arguments as tags.
-struct TagMarks {
-  std::string_view before_key, behind_key, before_value, behind_value, behind_argument;
-};
-
-TagMarks TagsOf(CallForm form) {
-  if (form == CallForm::kPairs) return {"<arg_key>", "</arg_key>\n", "<arg_value>", "</arg_value>", "\n"};
-  if (form == CallForm::kFunction) return {"<parameter=", ">", "\n", "</parameter>", "\n"};
-  return {"<parameter name=\"", "\">", "", "</parameter>", "\n"};
-}
-
 // Returns a schema that holds for what both allow, with the definitions of the parameters.
 std::string SchemaOf(const json::value& schema, const json::object& parameters, json::array types) {
   json::object both;
@@ -48,16 +37,6 @@ std::string SchemaOf(const json::value& schema, const json::object& parameters, 
   }
   both["allOf"] = json::array{schema, json::object{{"type", std::move(types)}}};
   return Serialized(both);
-}
-
-// Returns a pattern of the texts that a reader takes for JSON of one of these types.
-std::string JsonPattern(JsonTypes types) {
-  std::string pattern = "(?:null";
-  if ((types & kBooleanType) != 0) pattern += "|true|false";
-  if ((types & (kIntegerType | kNumberType)) != 0) pattern += "|-?[0-9][0-9.eE+-]*";
-  if ((types & kArrayType) != 0) pattern += R"(|\[[\s\S]*)";
-  if ((types & kObjectType) != 0) pattern += R"(|\{[\s\S]*)";
-  return R"([\s]*)" + pattern + R"()[\s]*)";
 }
 
 class CallComposer {
@@ -125,15 +104,20 @@ class CallComposer {
                 .behind = ends[0]};
       case CallForm::kPairs:
         if (!format_.lists_calls)
-          return {.before = form::Text(Spell("<tool_call>")), .behind = ends[0], .separator = "\n"};
+          return {
+              .before = form::Text(Spell(starts[1])), .behind = ends[0], .separator = format_.breaks_lines ? "\n" : ""};
         return {.begin = starts[0] + "\n",
                 .end = "\n" + ends[1],
-                .before = form::Text(Spell("<tool_call>")),
+                .before = form::Text(Spell(starts[1])),
                 .behind = ends[0],
                 .separator = "\n"};
       case CallForm::kFunction:
         return {.before = form::Text(Spell(starts[0]) + "\n"), .behind = "\n" + last_end, .separator = "\n"};
-      case CallForm::kInvoke: return {.begin = starts[0] + "\n", .end = "\n" + last_end, .separator = "\n"};
+      case CallForm::kInvoke:
+      case CallForm::kDsml: return {.begin = starts[0] + "\n", .end = "\n" + last_end, .separator = "\n"};
+      case CallForm::kGemma: return {.before = form::Text(Spell(starts[0] + "call:")), .behind = last_end};
+      case CallForm::kBareJson: return {.separator = "; "};
+      case CallForm::kPython: return {.begin = starts[0] + "[", .end = "]" + last_end, .separator = ", "};
       case CallForm::kHarmony: return {.may_repeat = false};  // a call ends the answer
       case CallForm::kNone: break;
     }
@@ -159,6 +143,7 @@ class CallComposer {
       case CallForm::kMistral:
         if (!format_.lists_calls) return with(name + "[ARGS]", "");
         [[fallthrough]];
+      case CallForm::kPython:  // its list of JSON objects
       case CallForm::kJson: return with(fmt::format(R"({{"name": "{}", "arguments": )", name), "}");
       case CallForm::kDeepSeek:
         if (!format_.names_type) return with(name + "<｜tool▁sep｜>", "");
@@ -167,9 +152,16 @@ class CallComposer {
         return form::Sequence({form::Text(fmt::format("functions.{}:", name)), form::Regex("[0-9]{1,3}"),
                                form::Text(Spell("<|tool_call_argument_begin|>")), object});
       case CallForm::kSolar: return with(name + "<|tool_call:args|>", "");
-      case CallForm::kPairs: return Tagged(name + (format_.lists_calls ? "<tool_sep>\n" : "\n"), "", name, parameters);
+      case CallForm::kBareJson: return with(fmt::format(R"({{"name": "{}", "parameters": )", name), "}");
+      case CallForm::kPairs: {
+        const std::string line_end = format_.breaks_lines ? "\n" : "";
+        return Tagged(name + (format_.lists_calls ? format_.Tag("<tool_sep>") : "") + line_end, "", name, parameters);
+      }
       case CallForm::kFunction: return Tagged(fmt::format("<function={}>\n", name), "</function>", name, parameters);
       case CallForm::kInvoke: return Tagged(fmt::format("<invoke name=\"{}\">\n", name), "</invoke>", name, parameters);
+      case CallForm::kDsml:
+        return Tagged(fmt::format("<｜DSML｜invoke name=\"{}\">\n", name), "</｜DSML｜invoke>", name, parameters);
+      case CallForm::kGemma: return with(name, "");  // JSON, which its readers take as well
     }
     return OutputFormat{};
   }
@@ -177,15 +169,19 @@ class CallComposer {
   // Returns a call whose arguments are tags.
   absl::StatusOr<OutputFormat> Tagged(std::string_view before, std::string_view behind, const std::string& tool,
                                       const json::object* parameters) const {
-    const TagMarks tags = TagsOf(format_.form);
+    const TagMarks tags = TagsOf(format_);
     form::Parts parts = {form::Text(Spell(before))};
     if (parameters == nullptr) {
       const OutputFormat key = form::TextWithout({form::Text("<"), form::Text(">"), form::Text("\""), form::Text("\n")},
                                                  R"({"minLength": 1})");
-      const OutputFormat value = form::TextWithout({form::Text(std::string(tags.behind_value))});
+      const OutputFormat value = form::TextWithout({form::Text(tags.behind_value)});
+      OutputFormat before_value = form::Text(Spell(tags.before_text));
+      if (tags.before_json != tags.before_text) {
+        before_value = form::Choice({std::move(before_value), form::Text(Spell(tags.before_json))});
+      }
       parts.push_back(
           form::Repeat(form::Sequence({form::Text(Spell(tags.before_key)), key, form::Text(Spell(tags.behind_key)),
-                                       form::Text(Spell(tags.before_value)), value, form::Text(Behind(tags))})));
+                                       std::move(before_value), value, form::Text(Behind(tags))})));
     } else {
       PENSTOCK_RETURN_IF_ERROR(AddArguments(tool, *parameters, parts));
     }
@@ -239,23 +235,27 @@ class CallComposer {
   }
 
   OutputFormat Argument(std::string_view name, const json::value& schema, const json::object& parameters) const {
-    const TagMarks tags = TagsOf(format_.form);
-    return form::Sequence(
-        {form::Text(Spell(fmt::format("{}{}{}{}", tags.before_key, name, tags.behind_key, tags.before_value))),
-         Value(schema, parameters), form::Text(Behind(tags))});
+    const TagMarks tags = TagsOf(format_);
+    return form::Sequence({form::Text(Spell(fmt::format("{}{}{}", tags.before_key, name, tags.behind_key))),
+                           Value(schema, parameters, tags), form::Text(Behind(tags))});
   }
 
   // Returns a value such that ToolTypes reads one that the schema allows: a string stands as it is, other JSON as JSON.
-  OutputFormat Value(const json::value& schema, const json::object& parameters) const {
+  OutputFormat Value(const json::value& schema, const json::object& parameters, const TagMarks& tags) const {
     const JsonTypes types = TypesOf(schema, parameters);
-    const OutputFormat json = {OutputFormat::Kind::kTaggedJson,
-                               SchemaOf(schema, parameters, {"null", "boolean", "number", "array", "object"})};
+    const OutputFormat json =
+        form::Sequence({form::Text(Spell(tags.before_json)),
+                        {OutputFormat::Kind::kTaggedJson,
+                         SchemaOf(schema, parameters, {"null", "boolean", "number", "array", "object"})}});
     if (types != 0 && (types & kStringType) == 0) return json;
-    form::Parts without = {form::Text(std::string(TagsOf(format_.form).behind_value))};
+    form::Parts without = {form::Text(tags.behind_value)};
     // Readers take a line end at the borders of the value for a part of the tag.
     if (format_.form == CallForm::kInvoke) without.push_back(form::Regex(R"(\n[\s\S]*|[\s\S]*\n)"));
-    if (types != kStringType) without.push_back(form::Regex(JsonPattern(types == 0 ? ~JsonTypes{0} : types)));
-    const OutputFormat text = form::TextWithout(std::move(without), SchemaOf(schema, parameters, {"string"}));
+    const bool may_look_like_json = types == kStringType || tags.before_json != tags.before_text;
+    if (!may_look_like_json) without.push_back(form::Regex(JsonPattern(types == 0 ? ~JsonTypes{0} : types)));
+    const OutputFormat text =
+        form::Sequence({form::Text(Spell(tags.before_text)),
+                        form::TextWithout(std::move(without), SchemaOf(schema, parameters, {"string"}))});
     return types == kStringType ? text : form::Choice({json, text});
   }
 

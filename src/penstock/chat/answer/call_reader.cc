@@ -7,102 +7,15 @@
 
 #include "penstock/base/json.h"
 #include "penstock/base/text.h"
+#include "penstock/chat/answer/call_cursor.h"
+#include "penstock/chat/answer/call_values.h"
 #include "penstock/chat/answer/json_pieces.h"
 
 namespace penstock {
 namespace {
 
-// Reads a text from its beginning. Each method returns whether it could read on. If not, all further ones fail, too,
-// and is_cut_off() says whether the reason was only that the text ends.
-class Cursor {
- public:
-  explicit Cursor(std::string_view text) : text_(text) {}
-
-  bool ok() const { return state_ == State::kOk; }
-  bool is_cut_off() const { return state_ == State::kCutOff; }
-  size_t pos() const { return pos_; }
-  bool NextIs(char c) { return HasMore() && text_[pos_] == c; }
-
-  // Takes the mark, which must come next.
-  bool Take(std::string_view mark) { return TakeIf(mark) || Fail(); }
-
-  // Takes the mark if it comes next. A text that ends inside of it is cut off.
-  bool TakeIf(std::string_view mark) {
-    if (!ok()) return false;
-    const std::string_view rest = text_.substr(pos_);
-    if (rest.starts_with(mark)) {
-      pos_ += mark.size();
-      return true;
-    }
-    if (mark.starts_with(rest)) state_ = State::kCutOff;
-    return false;
-  }
-
-  void SkipSpace() { pos_ = text_.size() - WithoutLeadingSpace(text_.substr(pos_)).size(); }
-
-  // Takes a name, which ends before another character.
-  bool TakeName(std::string& name) {
-    const size_t begin = pos_;
-    while (ok() && pos_ < text_.size() && IsNameCharacter(text_[pos_])) ++pos_;
-    if (!HasMore()) return false;
-    name = text_.substr(begin, pos_ - begin);
-    return !name.empty() || Fail();
-  }
-
-  // Takes all text up to the mark, and the mark.
-  bool TakeUntil(std::string_view mark, std::string& out) {
-    if (!ok()) return false;
-    const size_t end = text_.find(mark, pos_);
-    if (end == std::string_view::npos) {
-      state_ = State::kCutOff;
-      return false;
-    }
-    out = text_.substr(pos_, end - pos_);
-    pos_ = end + mark.size();
-    return true;
-  }
-
-  // Takes a JSON object or list, behind white space.
-  bool TakeJson(std::string_view& out) {
-    SkipSpace();
-    if (!HasMore()) return false;
-    if (text_[pos_] != '{' && text_[pos_] != '[') return Fail();
-    const JsonExtent extent = FindJsonEnd(text_.substr(pos_));
-    if (extent.kind == JsonExtent::Kind::kBroken) return Fail();
-    if (extent.kind == JsonExtent::Kind::kCutOff) {
-      state_ = State::kCutOff;
-      return false;
-    }
-    out = text_.substr(pos_, extent.num_bytes);
-    pos_ += extent.num_bytes;
-    return true;
-  }
-
-  // Makes the text no call. Returns false.
-  bool Fail() {
-    if (ok()) state_ = State::kFailed;
-    return false;
-  }
-
- private:
-  enum class State : uint8_t { kOk, kCutOff, kFailed };
-
-  static bool IsNameCharacter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-.:/$").find(c) != std::string_view::npos;
-  }
-  bool HasMore() {
-    if (ok() && pos_ == text_.size()) state_ = State::kCutOff;
-    return ok();
-  }
-
-  std::string_view text_;
-  size_t pos_ = 0;
-  State state_ = State::kOk;
-};
-
 using Calls = std::vector<ToolCall>;
-using Arguments = std::vector<std::pair<std::string, std::string>>;
+using Arguments = std::vector<TaggedArgument>;
 
 bool IsJsonObject(std::string_view text) {
   const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
@@ -213,20 +126,21 @@ bool AddTagged(const ToolTypes& types, std::string name, const Arguments& argume
   return true;
 }
 
-bool ReadPairs(const ToolTypes& types, Cursor& cursor, Calls& calls) {
-  if (cursor.TakeIf("<tool_calls>")) cursor.SkipSpace();
+bool ReadPairs(const AnswerFormat& format, const ToolTypes& types, Cursor& cursor, Calls& calls) {
+  const auto tag = [&](std::string_view text) { return format.Tag(text); };
+  if (cursor.TakeIf(tag("<tool_calls>"))) cursor.SkipSpace();
   std::string name;
-  if (!cursor.Take("<tool_call>")) return false;
+  if (!cursor.Take(tag("<tool_call>"))) return false;
   cursor.SkipSpace();
   if (!cursor.TakeName(name)) return false;
   cursor.SkipSpace();
-  if (cursor.TakeIf("<tool_sep>")) cursor.SkipSpace();
+  if (cursor.TakeIf(tag("<tool_sep>"))) cursor.SkipSpace();
   Arguments arguments;
-  while (!cursor.TakeIf("</tool_call>")) {
-    auto& [key, value] = arguments.emplace_back();
-    if (!cursor.Take("<arg_key>") || !cursor.TakeUntil("</arg_key>", key)) return false;
+  while (!cursor.TakeIf(tag("</tool_call>"))) {
+    TaggedArgument& argument = arguments.emplace_back();
+    if (!cursor.Take(tag("<arg_key>")) || !cursor.TakeUntil(tag("</arg_key>"), argument.key)) return false;
     cursor.SkipSpace();
-    if (!cursor.Take("<arg_value>") || !cursor.TakeUntil("</arg_value>", value)) return false;
+    if (!cursor.Take(tag("<arg_value>")) || !cursor.TakeUntil(tag("</arg_value>"), argument.text)) return false;
     cursor.SkipSpace();
   }
   return AddTagged(types, std::move(name), arguments, calls);
@@ -237,8 +151,9 @@ bool ReadParameters(Cursor& cursor, std::string_view begin, std::string_view key
                     Arguments& arguments) {
   cursor.SkipSpace();
   while (!cursor.TakeIf(call_end)) {
-    auto& [key, value] = arguments.emplace_back();
-    if (!cursor.Take(begin) || !cursor.TakeUntil(key_end, key) || !cursor.TakeUntil("</parameter>", value)) {
+    TaggedArgument& argument = arguments.emplace_back();
+    std::string& value = argument.text;
+    if (!cursor.Take(begin) || !cursor.TakeUntil(key_end, argument.key) || !cursor.TakeUntil("</parameter>", value)) {
       return false;
     }
     // A value may stand on lines of its own.
@@ -267,6 +182,72 @@ bool ReadInvoke(const ToolTypes& types, Cursor& cursor, Calls& calls) {
          AddTagged(types, std::move(name), arguments, calls);
 }
 
+bool ReadDsml(const ToolTypes& types, Cursor& cursor, Calls& calls) {
+  if (cursor.TakeIf("<｜DSML｜function_calls>")) cursor.SkipSpace();
+  std::string name;
+  if (!cursor.Take("<｜DSML｜invoke name=\"") || !cursor.TakeName(name) || !cursor.Take("\">")) return false;
+  cursor.SkipSpace();
+  Arguments arguments;
+  while (!cursor.TakeIf("</｜DSML｜invoke>")) {
+    TaggedArgument& argument = arguments.emplace_back();
+    if (!cursor.Take("<｜DSML｜parameter name=\"") || !cursor.TakeUntil("\"", argument.key)) return false;
+    if (cursor.TakeIf(" string=\"")) {
+      std::string is_text;
+      if (!cursor.TakeUntil("\"", is_text)) return false;
+      argument.kind = is_text == "true" ? TaggedArgument::Kind::kText : TaggedArgument::Kind::kJson;
+    }
+    if (!cursor.Take(">") || !cursor.TakeUntil("</｜DSML｜parameter>", argument.text)) return false;
+    cursor.SkipSpace();
+  }
+  return AddTagged(types, std::move(name), arguments, calls);
+}
+
+// Reads arguments in a notation that is not JSON.
+bool ReadValues(Cursor& cursor, ValueRead (*read)(std::string_view), std::string name, Calls& calls) {
+  std::string arguments;
+  if (!cursor.TakeValue(read, arguments)) return false;
+  if (!IsJsonObject(arguments)) return cursor.Fail();
+  calls.push_back({std::move(name), std::move(arguments)});
+  return true;
+}
+
+bool ReadGemma(const AnswerFormat& format, Cursor& cursor, Calls& calls) {
+  cursor.Take(format.starts[0]);
+  cursor.SkipSpace();
+  std::string name;
+  return cursor.Take("call:") && cursor.TakeName(name) && ReadValues(cursor, ReadGemmaObject, std::move(name), calls);
+}
+
+// Any answer may be such an object, so it must name a tool.
+bool ReadBareJson(const AnswerFormat& format, const ToolTypes& types, Cursor& cursor, Calls& calls) {
+  for (size_t i = 1; i < format.starts.size(); ++i) cursor.TakeIf(format.starts[i]);
+  cursor.SkipSpace();
+  std::string_view text;
+  if (!cursor.TakeJson(text)) return false;
+  const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
+  if (!value.ok() || !value->is_object()) return cursor.Fail();
+  const json::object& object = value->get_object();
+  const bool is_call = object.contains("parameters") && types.HasTool(StringOf(object, "name"));
+  return (is_call && AddJsonCall(text, calls)) || cursor.Fail();
+}
+
+bool ReadPython(const AnswerFormat& format, Cursor& cursor, Calls& calls) {
+  cursor.Take(format.starts[0]);
+  cursor.SkipSpace();
+  Cursor inside = cursor;  // models may be asked for a list of JSON objects
+  inside.Take("[");
+  inside.SkipSpace();
+  if (inside.NextIs('{')) return ReadJsonCalls(cursor, calls);
+  if (!cursor.Take("[")) return false;
+  do {
+    cursor.SkipSpace();
+    std::string name;
+    if (!cursor.TakeName(name) || !ReadValues(cursor, ReadPythonArguments, std::move(name), calls)) return false;
+    cursor.SkipSpace();
+  } while (cursor.TakeIf(","));
+  return cursor.Take("]");
+}
+
 bool ReadBody(const AnswerFormat& format, const ToolTypes& types, Cursor& cursor, Calls& calls) {
   switch (format.form) {
     case CallForm::kJson:
@@ -278,9 +259,13 @@ bool ReadBody(const AnswerFormat& format, const ToolTypes& types, Cursor& cursor
     case CallForm::kDeepSeek: return ReadDeepSeek(format, cursor, calls);
     case CallForm::kKimi: return ReadKimi(format, cursor, calls);
     case CallForm::kSolar: return ReadSolar(format, cursor, calls);
-    case CallForm::kPairs: return ReadPairs(types, cursor, calls);
+    case CallForm::kPairs: return ReadPairs(format, types, cursor, calls);
     case CallForm::kFunction: return ReadFunction(types, cursor, calls);
     case CallForm::kInvoke: return ReadInvoke(types, cursor, calls);
+    case CallForm::kDsml: return ReadDsml(types, cursor, calls);
+    case CallForm::kGemma: return ReadGemma(format, cursor, calls);
+    case CallForm::kBareJson: return ReadBareJson(format, types, cursor, calls);
+    case CallForm::kPython: return ReadPython(format, cursor, calls);
     case CallForm::kNone:
     case CallForm::kHarmony: break;
   }

@@ -67,14 +67,18 @@ uint64_t HashOf(std::string_view tool, std::string_view parameter) {
   return XXH3_64bits_withSeed(parameter.data(), parameter.size(), XXH3_64bits(tool.data(), tool.size()));
 }
 
-std::string JsonOf(const ToolTypes& types, std::string_view tool, std::string_view parameter, std::string_view text) {
+std::string JsonOf(const ToolTypes& types, std::string_view tool, const TaggedArgument& argument) {
+  const std::string& text = argument.text;
   std::string_view bare = WithoutTrailingSpace(WithoutLeadingSpace(text));
-  if (types.IsBoolean(tool, parameter)) {  // some models write Python's literals
+  if (types.IsBoolean(tool, argument.key)) {  // some models write Python's literals
     if (bare == "True") bare = "true";
     if (bare == "False") bare = "false";
   }
-  const absl::StatusOr<json::value> value = ParseJson(bare, Fault::kInput);
-  if (value.ok() && types.Allows(tool, parameter, *value)) return std::string(bare);
+  if (argument.kind != TaggedArgument::Kind::kText) {
+    const absl::StatusOr<json::value> value = ParseJson(bare, Fault::kInput);
+    const bool is_json = argument.kind == TaggedArgument::Kind::kJson;
+    if (value.ok() && (is_json || types.Allows(tool, argument.key, *value))) return std::string(bare);
+  }
   return std::string(json::serialize(json::value(json::string_view(text.data(), text.size()))));
 }
 
@@ -89,6 +93,7 @@ ToolTypes::ToolTypes(const json::value& tools) {
   if (!tools.is_array()) return;
   for (const json::value& tool : tools.get_array()) {
     const json::object* function = FunctionOf(tool);
+    if (function != nullptr) tools_.push_back(HashOf(StringOf(*function, "name"), ""));
     const json::value* parameters = function == nullptr ? nullptr : function->if_contains("parameters");
     if (parameters == nullptr || !parameters->is_object()) continue;
     const json::value* properties = parameters->get_object().if_contains("properties");
@@ -112,6 +117,10 @@ bool ToolTypes::IsBoolean(std::string_view tool, std::string_view parameter) con
   return Find(tool, parameter) == kBooleanType;
 }
 
+bool ToolTypes::HasTool(std::string_view name) const {
+  return std::ranges::find(tools_, HashOf(name, "")) != tools_.end();
+}
+
 bool ToolTypes::Allows(std::string_view tool, std::string_view parameter, const json::value& value) const {
   if (value.is_string()) return false;
   const JsonTypes bits = Find(tool, parameter);
@@ -120,17 +129,44 @@ bool ToolTypes::Allows(std::string_view tool, std::string_view parameter, const 
   return bits == 0 || (bits & own) != 0;
 }
 
-std::string JsonOfTags(const ToolTypes& types, std::string_view tool,
-                       const std::vector<std::pair<std::string, std::string>>& arguments) {
+std::string JsonOfTags(const ToolTypes& types, std::string_view tool, const std::vector<TaggedArgument>& arguments) {
   std::string out = "{";
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto& [key, text] = arguments[i];
-    const auto is_same = [&key = key](const auto& later) { return later.first == key; };
+    const std::string& key = arguments[i].key;
+    const auto is_same = [&key](const TaggedArgument& later) { return later.key == key; };
     if (std::any_of(arguments.begin() + static_cast<int64_t>(i) + 1, arguments.end(), is_same)) continue;
     if (out.size() > 1) out += ", ";
-    out += std::string(json::serialize(json::value(key))) + ": " + JsonOf(types, tool, key, text);
+    out += std::string(json::serialize(json::value(key))) + ": " + JsonOf(types, tool, arguments[i]);
   }
   return out + "}";
+}
+
+TagMarks TagsOf(const AnswerFormat& format) {
+  switch (format.form) {
+    case CallForm::kPairs: {
+      const std::string line_end = format.breaks_lines ? "\n" : "", value = format.Tag("<arg_value>");
+      return {format.Tag("<arg_key>"),
+              format.Tag("</arg_key>") + line_end,
+              value,
+              value,
+              format.Tag("</arg_value>"),
+              line_end};
+    }
+    case CallForm::kFunction: return {"<parameter=", ">", "\n", "\n", "</parameter>", "\n"};
+    case CallForm::kDsml:
+      return {"<｜DSML｜parameter name=\"", "\"", " string=\"true\">", " string=\"false\">",
+              "</｜DSML｜parameter>",       "\n"};
+    default: return {"<parameter name=\"", "\">", "", "", "</parameter>", "\n"};
+  }
+}
+
+std::string JsonPattern(JsonTypes types) {
+  std::string pattern = "(?:null";
+  if ((types & kBooleanType) != 0) pattern += "|true|false";
+  if ((types & (kIntegerType | kNumberType)) != 0) pattern += "|-?[0-9][0-9.eE+-]*";
+  if ((types & kArrayType) != 0) pattern += R"(|\[[\s\S]*)";
+  if ((types & kObjectType) != 0) pattern += R"(|\{[\s\S]*)";
+  return R"([\s]*)" + pattern + R"()[\s]*)";
 }
 
 }  // namespace penstock

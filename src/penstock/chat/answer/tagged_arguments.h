@@ -1,4 +1,4 @@
-// Arguments that a model writes as tags: they become JSON, with the types of the tool's schema.
+// Arguments that a model writes as tags: their marks, and how they become JSON with the types of the tool's schema.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/base/json.h"
+#include "penstock/chat/answer/answer_format.h"
 
 namespace penstock {
 
@@ -19,7 +20,7 @@ inline constexpr JsonTypes kNullType = 1 << 0, kBooleanType = 1 << 1, kIntegerTy
 // Returns the types that a schema may allow, or 0 if they are unknown. `root` is the schema to which references refer.
 JsonTypes TypesOf(const json::value& schema, const json::object& root);
 
-// The types of the parameters of a request's tools: 16 bytes for each parameter, however large its schema is.
+// A request's tools and the types of their parameters: 16 bytes for each parameter, however large its schema is.
 class ToolTypes {
  public:
   ToolTypes() = default;
@@ -28,18 +29,37 @@ class ToolTypes {
   // Returns whether a parameter may have a value's type. One without a schema may be anything but a string.
   bool Allows(std::string_view tool, std::string_view parameter, const json::value& value) const;
   bool IsBoolean(std::string_view tool, std::string_view parameter) const;
-  uint64_t num_bytes() const { return types_.size() * sizeof(types_[0]); }
+  bool HasTool(std::string_view name) const;
+  uint64_t num_bytes() const { return types_.size() * sizeof(types_[0]) + tools_.size() * sizeof(tools_[0]); }
 
  private:
   // Returns the bits of the types; 0 if they are unknown.
   JsonTypes Find(std::string_view tool, std::string_view parameter) const;
 
   std::vector<std::pair<uint64_t, JsonTypes>> types_;  // a hash of tool and parameter, and the bits; sorted
+  std::vector<uint64_t> tools_;                        // hashes of their names
 };
 
-// Returns {"key": value, ...}. A value that is JSON of a type that the schema allows stays as it is written; any other
-// value becomes a string. The last of equal keys counts.
-std::string JsonOfTags(const ToolTypes& types, std::string_view tool,
-                       const std::vector<std::pair<std::string, std::string>>& arguments);
+struct TaggedArgument {
+  // The tag may say that the value is a text, or that it is JSON.
+  enum class Kind : uint8_t { kUnknown, kText, kJson };
+
+  std::string key, text;
+  Kind kind = Kind::kUnknown;
+};
+
+// Returns {"key": value, ...}. A value of unknown kind that is JSON of a type that the schema allows stays as it is
+// written, and so does JSON; any other value becomes a string. The last of equal keys counts.
+std::string JsonOfTags(const ToolTypes& types, std::string_view tool, const std::vector<TaggedArgument>& arguments);
+
+// How a family writes arguments as tags.
+struct TagMarks {
+  std::string before_key, behind_key, before_text, before_json, behind_value, behind_argument;
+};
+
+TagMarks TagsOf(const AnswerFormat& format);
+
+// Returns a pattern of the texts that JsonOfTags() takes for JSON of one of these types.
+std::string JsonPattern(JsonTypes types);
 
 }  // namespace penstock

@@ -42,6 +42,7 @@ OutputFormat Body(const AnswerFormat& format, const AnswerRule& rule, const std:
   form::Parts starts;
   for (const std::string& start : format.starts) starts.push_back(form::Text(start));
   const OutputFormat text = form::Sequence({begin, form::TextWithout(std::move(starts))});
+  if (format.form == CallForm::kBareJson) return form::Choice({text, *calls});
   return form::Sequence({NamesContent(format) ? form::Optional(text) : text,
                          form::Optional(form::Sequence({*calls, form::Optional(form::Text("\n"))}))});
 }
