@@ -23,6 +23,7 @@
 #include "penstock/pack.h"
 #include "penstock/pack/pack_output.h"
 #include "penstock/plan/loaded_model.h"
+#include "penstock/tensor/block_formats.h"
 #include "penstock/tensor/exponent_code.h"
 #include "penstock/tensor/quantise.h"
 
@@ -160,15 +161,23 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
   const int64_t inner_dim = RowElements(tensor);
   const std::vector<OpenedFile>& files = model_->checkpoint.files();
   std::vector<std::byte> raw(static_cast<uint64_t>(count) * RowBytes(tensor));
-  if (stored_.empty()) {
-    PENSTOCK_RETURN_IF_ERROR(ReadRows(files, tensor, col, count, raw));
-  } else {
-    GatherRows(tensor, stored_.data(), col, count, raw.data());
-  }
-  if (IsBlocks(format)) {  // stored as rows, without padding
-    MakeBlockRows(tensor, raw.data(), scales_.bytes(), col, count, target);
+  const auto read = [&](int64_t first, int64_t num_rows) -> absl::Status {
+    const std::span<std::byte> rows(raw.data(), static_cast<uint64_t>(num_rows) * RowBytes(tensor));
+    if (stored_.empty()) return ReadRows(files, tensor, first, num_rows, rows);
+    GatherRows(tensor, stored_.data(), first, num_rows, rows.data());
+    return absl::OkStatus();
+  };
+  if (IsBlocks(format)) {  // stored as rows, without padding; rows of several matrices, each with its own place
+    for (int64_t row = col; row < col + count;) {
+      const int64_t num_rows = std::min(col + count - row, MatrixRows(tensor) - row % MatrixRows(tensor));
+      PENSTOCK_RETURN_IF_ERROR(read(row, num_rows));
+      MakeBlockRows(tensor, raw.data(), scales_.bytes(), row, num_rows, target);
+      target += static_cast<uint64_t>(num_rows) * BlockRowBytes(format, inner_dim);
+      row += num_rows;
+    }
     return absl::OkStatus();
   }
+  PENSTOCK_RETURN_IF_ERROR(read(col, count));
   if (IsFloat(format)) {
     PackRows(tensor, raw.data(), scales_.bytes(), col, count, format, nullptr, target);
     return absl::OkStatus();
