@@ -152,7 +152,8 @@ INSTANTIATE_TEST_SUITE_P(Models, EqualityTest,
                          GoldenName);
 INSTANTIATE_TEST_SUITE_P(Models, PackedEqualityTest,
                          testing::Values("mixtral-bf16", "qwen3moe-odd", "llama4-vision", "qwen3vl-odd",
-                                         "ernie45vl-odd", "deepseek32-odd", "mimo-odd", "step-published"),
+                                         "ernie45vl-odd", "deepseek32-odd", "mimo-odd", "step-published",
+                                         "deepseek3-u4", "qwen3moe-nvfp4"),
                          GoldenName);
 
 }  // namespace
