@@ -90,7 +90,7 @@ struct TensorInfo {
   bool as_floats = false;  // codes or blocks become f32 when they are read
   VectorForm form = VectorForm::kPlain;
   bool is_compressed = false;  // panels of bf16 whose exponents are coded (tensor/exponent_code.h)
-  FileExtent extent = {};  // from the start of the file
+  FileExtent extent = {};      // from the start of the file
   std::optional<RowPlaces> places = {};
   std::optional<Scales> scales = {};  // if set, `dtype` is that of the codes
   std::optional<uint64_t> xxh3 = {};  // checksum (XXH3, 64 bits) of the bytes, where the file has one
