@@ -127,7 +127,7 @@ TEST(FamilyConfigTest, ListsOfStepAreReadAsTypes) {
 TEST(FamilyConfigTest, KimiK25IsDeepseekV3WithCodesOfExperts) {
   const ModelConfig config = ConfigIn("kimi-k2.5");
   EXPECT_EQ(config.mla.kv_lora_rank, 512);
-  EXPECT_EQ(config.coded.kind, CodedWeights::Kind::kInt4Rows);
+  EXPECT_EQ(config.coded.kind, CodedWeights::Kind::kIntRows);
   EXPECT_EQ(config.coded.group, 32);
   EXPECT_FALSE(config.tie_embeddings);
   EXPECT_FLOAT_EQ(config.router.scale, 2.827f);
