@@ -48,6 +48,11 @@ TEST(CodedWeightsTest, ReadsPublishedQuantizationConfigs) {
            "targets": ["Linear"], "input_activations": {"dynamic": false, "num_bits": 4, "type": "float",
            "group_size": 16}, "weights": {"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16}}}})",
        Kind::kNvfp4, WeightFormat::kNvfp4, 16},
+      // Qwen3.6-35B-A3B-NVFP4 of nvidia, some of its layers
+      {R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": ["mtp.layers.0*", "mtp*"],
+           "quantized_layers": {"model.language_model.layers.0.linear_attn.out_proj": {"quant_algo": "FP8"},
+           "model.language_model.layers.0.mlp.experts": {"quant_algo": "W4A16_NVFP4", "group_size": 16}}})",
+       Kind::kNvfp4, WeightFormat::kNvfp4, 16},
       // NVFP4 of llm-compressor
       {R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "ignore": ["lm_head"],
            "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": {"dynamic": "local",
@@ -84,6 +89,10 @@ TEST(CodedWeightsTest, ReadsModeloptsOwnFile) {
   EXPECT_EQ(only_cache->kind, CodedWeights::Kind::kNone);
   EXPECT_THAT(Message(ParseModeloptFile(R"({"quantization": {"quant_algo": "W4A8_AWQ"}})").status()),
               HasSubstr("hf_quant_config.json: field 'quantization': field 'quant_algo': expected 'NVFP4'"));
+  EXPECT_THAT(Message(ParseModeloptFile(R"({"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+                  "lm_head": {"quant_algo": "W4A8_AWQ"}}}})")
+                          .status()),
+              HasSubstr("field 'quantized_layers': lm_head: field 'quant_algo': expected 'NVFP4'"));
   EXPECT_THAT(Message(ParseModeloptFile("[]").status()), HasSubstr("'quantization': expected an object"));
 }
 

@@ -335,6 +335,18 @@ TEST(WeightMapTest, CodesByRowsNeedZeroPointsOrAScaleOfScales) {
               HasSubstr("expected a multiple of 16 inputs"));
 }
 
+TEST(WeightMapTest, Fp8MayStandBesideNvfp4) {
+  constexpr std::string_view kMixed = R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+      "quantized_layers": {"model.layers.0.self_attn.o_proj": {"quant_algo": "FP8"}}})";
+  const std::vector<TestTensor> codes = {
+      {"weight", "F8_E4M3", {8, 8}}, {"weight_scale", "F32", {}}, {"input_scale", "F32", {}}};
+  EXPECT_EQ(RefusalOfCoded(kMixed, codes), "");
+  EXPECT_THAT(RefusalOfCoded(kMixed, Changed(codes, {"weight_scale", "F32", {-1}})),
+              HasSubstr("weight_scale is missing"));
+  EXPECT_THAT(RefusalOfCoded(kMixed, Changed(codes, {"weight_scale", "F8_E4M3", {8, 1}})),
+              HasSubstr("weight_scale has dtype f8_e4m3, expected a float"));
+}
+
 TEST(WeightMapTest, Nvfp4NeedsScalesOfBothKinds) {
   constexpr std::string_view kModelopt = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
   const std::vector<TestTensor> codes = {{"weight", "U8", {8, 8}},

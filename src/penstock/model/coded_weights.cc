@@ -91,16 +91,26 @@ CodedWeights ReadAutoRound(ConfigReader& config) {
   return ReadGptq(config);
 }
 
-// E4M3 with one scale for each output, or for all of them.
-CodedWeights Fp8InRows(int64_t block_rows) {
-  return {.kind = Kind::kFp8, .scale_suffix = "_scale", .block_rows = block_rows};
-}
-
 CodedWeights ReadModelopt(ConfigReader& config) {
+  const auto check = [](ConfigReader& reader, const std::string& algo) {
+    if (algo == "FP8" || algo == "NVFP4" || algo == "W4A16_NVFP4") return;
+    reader.Fail("quant_algo", "'NVFP4', 'W4A16_NVFP4' or 'FP8'", fmt::format("'{}'", algo));
+  };
   const std::string algo = config.StringOr("quant_algo", "");
   if (algo == "FP8") return Fp8InRows(0);
-  if (algo != "NVFP4" && algo != "W4A16_NVFP4") {
-    config.Fail("quant_algo", "'NVFP4', 'W4A16_NVFP4' or 'FP8'", fmt::format("'{}'", algo));
+  // Of mixed precision: each weight's dtype tells which one it is.
+  const json::value* layers = algo == "MIXED_PRECISION" ? config.Find("quantized_layers") : nullptr;
+  if (layers != nullptr && layers->is_object()) {
+    for (const auto& [name, layer] : layers->get_object()) {
+      if (!layer.is_object()) continue;
+      ConfigReader reader(
+          fmt::format("{}: field 'quantized_layers': {}", config.file_name(), Printable(std::string(name))),
+          layer.get_object());
+      check(reader, reader.StringOr("quant_algo", ""));
+      config.FailStatus(reader.status());
+    }
+  } else {
+    check(config, algo);
   }
   return {.kind = Kind::kNvfp4, .format = WeightFormat::kNvfp4, .group = kNvfp4Inputs};
 }
@@ -193,6 +203,10 @@ CodedWeights ReadMethod(ConfigReader& config) {
 }
 
 }  // namespace
+
+CodedWeights Fp8InRows(int64_t block_rows) {
+  return {.kind = Kind::kFp8, .scale_suffix = "_scale", .block_rows = block_rows};
+}
 
 CodedWeights ReadCodedWeights(ConfigReader& reader) {
   const json::value* found = reader.Find("quantization_config");

@@ -39,6 +39,9 @@ struct CodedWeights {
   bool has_own_name() const { return kind == Kind::kFp8 || kind == Kind::kNvfp4; }
 };
 
+// Returns E4M3 with one scale for each output, or for all of them (block_rows 0), in NAME_scale.
+CodedWeights Fp8InRows(int64_t block_rows);
+
 // Reads quantization_config. Refuses, under the field's name, codes that no kernel multiplies.
 CodedWeights ReadCodedWeights(ConfigReader& reader);
 

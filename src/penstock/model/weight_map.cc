@@ -167,8 +167,7 @@ class Mapper : public TensorSource {
     std::vector<std::string> ignored = {};  // they follow from the config, or from the codes
     std::string extra = {};                 // Scales::extra
   };
-  CodeNames CodeNamesOf(const std::string& name) const {
-    const CodedWeights& coded = config_->coded;
+  static CodeNames CodeNamesOf(const std::string& name, const CodedWeights& coded) {
     const std::string_view base = std::string_view(name).substr(0, name.size() - std::min(name.size(), kWeight.size()));
     if (coded.is_int() && !name.ends_with(kWeight)) return {};
     const auto of_base = [&](std::string_view part) { return fmt::format("{}.{}", base, part); };
@@ -193,28 +192,34 @@ class Mapper : public TensorSource {
   bool Has(const std::string& name) const {
     if (checkpoint_->Find(name) != nullptr) return true;
     if (config_->coded.kind == CodedWeights::Kind::kNone) return false;
-    return checkpoint_->Find(CodeNamesOf(name).codes) != nullptr;
+    return checkpoint_->Find(CodeNamesOf(name, config_->coded).codes) != nullptr;
+  }
+
+  // Returns how a weight is coded. Folders of mixed precision (modelopt) have FP8 beside NVFP4, told apart by dtype.
+  const CodedWeights& CodedAs(const TensorInfo* stored) const {
+    const bool is_fp8 =
+        config_->coded.kind == CodedWeights::Kind::kNvfp4 && stored != nullptr && stored->dtype == Dtype::kF8E4M3;
+    return is_fp8 ? fp8_beside_ : config_->coded;
   }
 
   // Returns a tensor of the checkpoint, with the tensor of its scales when it has codes.
   const TensorInfo* FindStored(const std::string& name) {
     const TensorInfo* stored = checkpoint_->Find(name);
     if (stored != nullptr) taken_.insert(stored);
-    const CodedWeights& coded = config_->coded;
+    const CodedWeights& coded = CodedAs(stored);
     if (coded.kind == CodedWeights::Kind::kNone) return stored;
     const Dtype of_codes = coded.kind == CodedWeights::Kind::kFp8 ? Dtype::kF8E4M3 : Dtype::kU8;
     if (coded.has_own_name() ? stored == nullptr || stored->dtype != of_codes : stored != nullptr) return stored;
-    const CodeNames names = CodeNamesOf(name);
+    const CodeNames names = CodeNamesOf(name, coded);
     stored = checkpoint_->Find(names.codes);
     if (stored == nullptr) return nullptr;
     taken_.insert(stored);
     for (const std::string& ignored : names.ignored) Ignore(ignored);
-    return WithScales(*stored, names);
+    return WithScales(*stored, names, coded);
   }
 
   // Returns codes as a tensor [.., rows, inputs] whatever their shape is; nothing where the shape is not possible.
-  std::optional<TensorInfo> TensorOfCodes(const TensorInfo& stored) {
-    const CodedWeights& coded = config_->coded;
+  std::optional<TensorInfo> TensorOfCodes(const TensorInfo& stored, const CodedWeights& coded) {
     TensorInfo tensor = stored;
     const size_t rank = stored.shape.size();
     const auto report = [&](std::string_view expected) {
@@ -255,12 +260,11 @@ class Mapper : public TensorSource {
   }
 
   // Adds the scales to a tensor of codes. Reports an error and returns the codes when they do not fit.
-  const TensorInfo* WithScales(const TensorInfo& stored, const CodeNames& names) {
+  const TensorInfo* WithScales(const TensorInfo& stored, const CodeNames& names, const CodedWeights& coded) {
     const TensorInfo*& known = coded_[&stored];
     if (known != nullptr) return known;
-    std::optional<TensorInfo> tensor = TensorOfCodes(stored);
+    std::optional<TensorInfo> tensor = TensorOfCodes(stored, coded);
     if (!tensor.has_value()) return &stored;
-    const CodedWeights& coded = config_->coded;
     const Dtype of_scales = coded.format == WeightFormat::kMxfp4   ? Dtype::kU8
                             : coded.format == WeightFormat::kNvfp4 ? Dtype::kF8E4M3
                                                                    : Dtype::kF32;
@@ -501,6 +505,7 @@ class Mapper : public TensorSource {
   static constexpr std::string_view kUsualPrefix = "model.layers.{layer}.";
   static constexpr std::string_view kWeight = ".weight";
 
+  const CodedWeights fp8_beside_ = Fp8InRows(0);
   const ModelConfig* config_;
   const Checkpoint* checkpoint_;
   std::deque<TensorInfo>* own_;
