@@ -9,6 +9,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
