@@ -99,7 +99,7 @@ CodedWeights ReadModelopt(ConfigReader& config) {
   };
   const std::string algo = config.StringOr("quant_algo", "");
   if (algo == "FP8") return Fp8InRows(0);
-  // Of mixed precision: each weight's dtype tells which one it is.
+  // With mixed precision, each weight's dtype tells its format.
   const json::value* layers = algo == "MIXED_PRECISION" ? config.Find("quantized_layers") : nullptr;
   if (layers != nullptr && layers->is_object()) {
     for (const auto& [name, layer] : layers->get_object()) {
