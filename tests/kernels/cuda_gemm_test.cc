@@ -35,7 +35,7 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
 std::vector<Kind> AllKinds() {
   std::vector<Kind> kinds(std::begin(kKinds), std::end(kKinds));
   for (const WeightFormatTraits& format : kWeightFormats) {
-    if (!IsBlocks(format.value) || !MultipliesInt8Rows(format.value)) continue;
+    if (!IsBlocks(format.value) || !MultipliesInt8Rows(format.value) || !format.is_of_gpus) continue;
     kinds.push_back({RowFormat::kInt8, format.value});
     kinds.push_back({RowFormat::kF32, format.value});
   }

@@ -281,7 +281,8 @@ TEST_F(PackTest, TheSameModelGivesTheSameCompressedStore) {
 TEST_F(PackTest, AutoCompressesOnlyWhatPays) {
   // The experts of the golden model are too small.
   ASSERT_TRUE(PackModel({.model_dir = golden_.dir(), .output_dir = store_, .compress = "auto"}, nullptr, stop_).ok());
-  for (const TensorInfo& tensor : LoadModel(store_).value()->checkpoint.tensors()) EXPECT_FALSE(tensor.is_compressed);
+  const auto model = LoadModel(store_).value();
+  for (const TensorInfo& tensor : model->checkpoint.tensors()) EXPECT_FALSE(tensor.is_compressed);
 }
 
 TEST_F(PackTest, CompressedTensorsThatAreNotOfExpertsAreRefused) {

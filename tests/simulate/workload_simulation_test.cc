@@ -77,6 +77,7 @@ TEST(SimulatedWorkload, HasTheStepsOfARealRun) {
     options.batch_size = batch_size;
     options.context_length = 64;
     options.prefill_chunk = 16;
+    options.speculates = false;  // a simulation knows no texts
     Workload workload = ParseWorkload("prompt=20,max-prompt=40,gen=7,requests=10").value();
     if (num_shared > 0) workload = ParseWorkload("prompt=41,gen=7,requests=10,shared=32").value();
     options.planned_positions = workload.positions();

@@ -253,6 +253,7 @@ std::string Line(const BenchFlags& flags, const Measurement& measured) {
 // Returns the options of one of `num_ranks` ranks, with room for what is measured.
 absl::StatusOr<EngineOptions> OptionsOfBench(const BenchFlags& flags, int num_ranks) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  options.speculates = false;  // answers are random
   const int64_t longest_prompt =
       flags.prefill.empty() ? 0 : *std::max_element(flags.prefill.begin(), flags.prefill.end());
   const int64_t max_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());

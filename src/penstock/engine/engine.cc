@@ -207,7 +207,6 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, config));
   info_ = InfoOf(*model_, formats, context_length);
   if (options.caller_memory) room.caller = options.caller_memory(info_);
-  if (options.speculates) room.caller.bytes += NgramTable::Bytes();
   const EngineModel model{.config = config,
                           .weights = model_->weights,
                           .files = model_->checkpoint.files(),

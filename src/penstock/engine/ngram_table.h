@@ -9,19 +9,17 @@
 #include <vector>
 
 #include "penstock/engine.h"
+#include "penstock/plan/memory_plan.h"
 
 namespace penstock {
 
 class NgramTable {
  public:
-  static constexpr uint64_t kNumEntries = uint64_t{1} << 17;
   // The longest contexts come first.
   static constexpr int kOrders[] = {16, 8, 4, 2};
   static constexpr int kNumOrders = 4, kMaxOrder = 16;
   static constexpr int kNumCounts = 4;
   static constexpr int kNumKinds = kNumOrders * kNumCounts;
-  static uint64_t Bytes() { return kNumEntries * sizeof(Entry); }
-
   struct Guess {
     TokenId token_id = -1;  // -1: no context is known
     int kind = 0;           // how long the known context is, and how often it was right: below kNumKinds
@@ -38,6 +36,7 @@ class NgramTable {
     uint32_t tag = 0;  // of the hash; its lowest two bits count how often the token was right, up to 3
     TokenId token_id = -1;
   };
+  static constexpr uint64_t kNumEntries = kGuessTableBytes / sizeof(Entry);
   static uint64_t Hash(std::span<const TokenId> context);
 
   std::vector<Entry> entries_;

@@ -121,6 +121,7 @@ absl::StatusOr<EngineOptions> OptionsWithRoom(EngineOptions options, const Engin
   if (options.batch_size == 0 || options.prefill_chunk == 0 || options.context_length == 0) {
     return UsageError("give --batch-size, --prefill-chunk and --context-length");
   }
+  options.speculates = false;  // rows of guesses would count as choices
   PENSTOCK_ASSIGN_OR_RETURN(EngineRoom room, RoomOf(options));
   const bool has_device = room.device.has_value();
   uint64_t& budget = has_device ? options.device_memory_bytes : room.budget_bytes;

@@ -57,6 +57,8 @@ struct PlanInputs {
 };
 
 inline constexpr int64_t kMaxLogitRows = 16;
+inline constexpr uint64_t kGuessTableBytes =
+    1 << 20;  // of the table that guesses next tokens (EngineOptions::speculates)
 
 // Return the dimensions of the activations: the host's, the device's, and of those heads that a rank shares.
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers);
