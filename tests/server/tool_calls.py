@@ -28,7 +28,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} 
 
 # The same with GLM's form, whose arguments are tags.
 TAGGED_TEMPLATE = TEMPLATE.replace('{"name": NAME, "arguments": OBJECT}',
-                                   "NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>")
+                                   "NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n")
 END = 1  # the id of the end of a text
 THOUGHTS_END = 5  # the id of <pad>, a token that the demo model never writes
 
