@@ -13,6 +13,9 @@ constexpr double kStepDecay = 0.98, kGuessDecay = 0.995;
 
 // Before steps show more, rows are assumed to take half as long as an average row.
 constexpr double kAssumedElasticity = 0.5, kAssumedWeight = 0.3;
+// A row also brings experts that push others out of memory. Later steps pay for that, so the regression does not see
+// it.
+constexpr double kLeastElasticity = 0.5;
 // Before guesses show more, a third of them is right.
 constexpr double kAssumedRight = 1, kAssumedGuesses = 3;
 
@@ -44,7 +47,7 @@ void RowElasticity::Add(double num_rows, double seconds) {
 double RowElasticity::value() const {
   if (weight_ == 0) return kAssumedElasticity;
   const double xx = std::max(0.0, xx_ - x_ * x_ / weight_), xy = xy_ - x_ * y_ / weight_;
-  return std::clamp((xy + kAssumedWeight * kAssumedElasticity) / (xx + kAssumedWeight), 0.0, 1.0);
+  return std::clamp((xy + kAssumedWeight * kAssumedElasticity) / (xx + kAssumedWeight), kLeastElasticity, 1.0);
 }
 
 double Speculator::Rate::value() const { return (num_right + kAssumedRight) / (num_guesses + kAssumedGuesses); }
@@ -80,7 +83,7 @@ double Speculator::LeastProbability(bool has_prompts, double num_tokens, double 
   if (!has_prompts) return elasticity_.value() * num_tokens / num_rows;
   // Beside prompts, a row is assumed to take as long as theirs. An accepted draft saves a row of a later step.
   if (prompt_s_per_row_ == 0 || decode_s_per_row_ == 0) return 1;
-  return prompt_s_per_row_ / decode_s_per_row_;
+  return std::max(kLeastElasticity, prompt_s_per_row_ / decode_s_per_row_);
 }
 
 std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_ptr<Sequence>> running,

@@ -31,8 +31,8 @@ struct MeasuredStep {
   double seconds = 0;
 };
 
-// The share by which the time of a step grows when its rows grow by a small share; 1: the processor computes all the
-// time, 0: rows are free. A weighted regression of log(seconds) on log(rows), in which later steps count more.
+// The share by which the time of a step grows when its rows grow by a small share, from 0.5 to 1; 1: the processor
+// computes all the time. A weighted regression of log(seconds) on log(rows), in which later steps count more.
 class RowElasticity {
  public:
   void Add(double num_rows, double seconds);
