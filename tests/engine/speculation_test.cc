@@ -183,7 +183,7 @@ TEST(Speculation, AnswersInFormatsStayTheSame) {
 }
 
 TEST(NgramTable, GuessesWhatFollowedTheLongestKnownContext) {
-  NgramTable table;
+  NgramTable table(1 << 20);
   const Tokens text = {1, 2, 3, 4, 5, 9, 2, 3, 7};
   for (size_t end = 2; end <= text.size(); ++end) table.Learn(std::span(text).first(end));
   EXPECT_EQ(table.Next(Tokens{2, 3}).token_id, 7);  // 4 was never confirmed
@@ -210,7 +210,7 @@ TEST(RowElasticity, IsTheSlopeOfTimeOverRows) {
 
 // Returns the drafts for a text that repeats a phrase, after steps whose time grows with their rows as given.
 int64_t NumDrafts(double elasticity) {
-  Speculator speculator;
+  Speculator speculator(1 << 20);
   std::vector<std::unique_ptr<Sequence>> running;
   Tokens text;
   for (int i = 0; i < 80; ++i) {

@@ -287,7 +287,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   if (options.speculates && communicator_ == nullptr && !empty_prompts_ && !hooks.random_answers &&
       CanSpeculate(options, policy(), model_->config)) {
-    speculator_.emplace(hooks.drafts_all);
+    speculator_.emplace(GuessTableBytes(policy().plan.budget_bytes), hooks.drafts_all);
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,7 @@ void NgramTable::Learn(std::span<const TokenId> tokens) {
     if (before.size() < static_cast<size_t>(order)) continue;
     const uint64_t hash = Hash(before.last(order));
     const uint32_t tag = static_cast<uint32_t>(hash >> 32) & ~kCountMask;
-    Entry& entry = entries_[hash % kNumEntries];
+    Entry& entry = entries_[hash % entries_.size()];
     const uint32_t count = entry.tag & kCountMask;
     if ((entry.tag & ~kCountMask) != tag || entry.token_id < 0) {
       entry = {.tag = tag, .token_id = next};
@@ -44,7 +44,7 @@ NgramTable::Guess NgramTable::Next(std::span<const TokenId> tokens) const {
     const size_t order = kOrders[i];
     if (tokens.size() < order) continue;
     const uint64_t hash = Hash(tokens.last(order));
-    const Entry& entry = entries_[hash % kNumEntries];
+    const Entry& entry = entries_[hash % entries_.size()];
     if (entry.token_id < 0 || ((entry.tag ^ static_cast<uint32_t>(hash >> 32)) & ~kCountMask) != 0) continue;
     return {.token_id = entry.token_id, .kind = i * kNumCounts + static_cast<int>(entry.tag & kCountMask)};
   }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "penstock/engine.h"
-#include "penstock/plan/memory_plan.h"
 
 namespace penstock {
 
@@ -25,7 +24,8 @@ class NgramTable {
     int kind = 0;           // how long the known context is, and how often it was right: below kNumKinds
   };
 
-  NgramTable() : entries_(kNumEntries) {}
+  // A table of `num_bytes`, a power of two.
+  explicit NgramTable(uint64_t num_bytes) : entries_(num_bytes / sizeof(Entry)) {}
   // Learns that the last of `tokens` follows those before it.
   void Learn(std::span<const TokenId> tokens);
   // Returns what follows `tokens`, by the longest end of theirs that is known.
@@ -36,7 +36,6 @@ class NgramTable {
     uint32_t tag = 0;  // of the hash; its lowest two bits count how often the token was right, up to 3
     TokenId token_id = -1;
   };
-  static constexpr uint64_t kNumEntries = kGuessTableBytes / sizeof(Entry);
   static uint64_t Hash(std::span<const TokenId> context);
 
   std::vector<Entry> entries_;

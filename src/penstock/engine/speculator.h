@@ -50,8 +50,8 @@ class Speculator {
  public:
   static constexpr int64_t kMaxDrafts = 24;  // of one sequence in a step
 
-  // With `drafts_all`, every guess is worth its row.
-  explicit Speculator(bool drafts_all = false) : drafts_all_(drafts_all) {}
+  // The table of guesses has `table_bytes`. With `drafts_all`, every guess is worth its row.
+  explicit Speculator(uint64_t table_bytes, bool drafts_all = false) : drafts_all_(drafts_all), table_(table_bytes) {}
 
   // Returns the drafts of each running sequence that are worth their rows, and adds their number to its state. A step
   // has at most `max_rows` rows.

@@ -35,7 +35,7 @@ constexpr uint64_t kBytesPerPosition = 32;
 uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                     const ExpertLayouts& layouts, int64_t context_length) {
   const ModelConfig& config = model.config;
-  uint64_t bytes = (options.speculates ? kGuessTableBytes : 0) + model.memory_bytes +
+  uint64_t bytes = (options.speculates ? GuessTableBytes(room.budget_bytes) : 0) + model.memory_bytes +
                    ExpertStore::TableBytes(layouts, room.num_threads) + kSmallThingsBytes +
                    static_cast<uint64_t>(room.num_threads) * Sampler::ScratchBytes(config.vocab_size);
   if (room.device.has_value()) {

@@ -1,6 +1,7 @@
 #include "penstock/plan/memory_plan.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/checked.h"
@@ -282,6 +283,10 @@ absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size
 }
 
 }  // namespace
+
+uint64_t GuessTableBytes(uint64_t budget_bytes) {
+  return std::bit_floor(std::clamp<uint64_t>(budget_bytes / 512, 4 * kKiB, kMiB));
+}
 
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {
   return Dims({plan.batch_size, plan.prefill_chunk}, KindOf(plan), num_workers,

@@ -57,8 +57,11 @@ struct PlanInputs {
 };
 
 inline constexpr int64_t kMaxLogitRows = 16;
-inline constexpr uint64_t kGuessTableBytes =
-    1 << 20;  // of the table that guesses next tokens (EngineOptions::speculates)
+1 << 20;  // of the table that guesses next tokens (EngineOptions::speculates)
+
+// Returns the bytes of the table that guesses next tokens (EngineOptions::speculates): a power of two, at most 1 MiB
+// and about a 512th of the budget.
+uint64_t GuessTableBytes(uint64_t budget_bytes);
 
 // Return the dimensions of the activations: the host's, the device's, and of those heads that a rank shares.
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers);
