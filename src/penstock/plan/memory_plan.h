@@ -57,7 +57,6 @@ struct PlanInputs {
 };
 
 inline constexpr int64_t kMaxLogitRows = 16;
-1 << 20;  // of the table that guesses next tokens (EngineOptions::speculates)
 
 // Returns the bytes of the table that guesses next tokens (EngineOptions::speculates): a power of two, at most 1 MiB
 // and about a 512th of the budget.
