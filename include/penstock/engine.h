@@ -186,7 +186,7 @@ struct EngineOptions {
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;
   // Fills rows that cost little with guesses of the next tokens. Answers do not depend on it.
-  bool speculates = true;
+  bool speculates = false;
   bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses
   bool io_uring = true;   // reads with io_uring; falls back to reading threads if the kernel refuses
 };

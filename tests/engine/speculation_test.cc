@@ -72,7 +72,8 @@ EngineOptions OptionsOf(const DraftSetting& setting) {
                         .threads = 2,
                         .batch_size = setting.batch_size,
                         .context_length = 128,
-                        .prefill_chunk = setting.prefill_chunk};
+                        .prefill_chunk = setting.prefill_chunk,
+                        .speculates = true};
   if (setting.schedule != "auto") options.policy.schedule = ScheduleCalled(setting.schedule);
   if (setting.device != "cpu") options.device_memory_bytes = 64 << 20;
   options.memory_bytes = static_cast<uint64_t>(setting.budget * static_cast<double>(MinBudget(options)));

@@ -34,7 +34,7 @@ struct ModelFlags {
   std::string parallel = "auto";
   std::optional<std::string> expert_placement;
   bool no_prefix_sharing = false;
-  std::string speculate = "auto";
+  std::string speculate = "off";
   EngineOptions engine;
 };
 
