@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,14 @@ struct Answer {
   std::vector<double> logprobs;
   bool operator==(const Answer&) const = default;
 };
+
+// Returns tokens of a small vocabulary.
+inline std::vector<TokenId> DrawTokens(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(3 + random() % 90));
+  return tokens;
+}
 
 // Returns a request that generates nothing: it scores the prompt from `first_scored` on, and there also `rivals`.
 inline Request ScoringRequest(std::vector<TokenId> prompt, int64_t first_scored, std::vector<TokenId> rivals,

@@ -3,7 +3,6 @@
 // behind an encoder, where equal prompts are read once.
 #include <filesystem>
 #include <map>
-#include <random>
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -18,13 +17,6 @@ namespace penstock {
 namespace {
 
 using Tokens = std::vector<TokenId>;
-
-Tokens DrawTokens(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  Tokens tokens;
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(3 + random() % 90));
-  return tokens;
-}
 
 Tokens operator+(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -3,7 +3,6 @@
 // that guesses come from what texts repeat, and that they are drafted where their rows cost little.
 #include <map>
 #include <memory>
-#include <random>
 
 #include <gmock/gmock.h>
 
@@ -19,18 +18,11 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
-Tokens DrawPhrase(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  Tokens tokens;
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(3 + random() % 90));
-  return tokens;
-}
-
 // Prompts that repeat a few tokens. Models with random weights repeat themselves in long answers.
 std::vector<Request> RepetitiveRequests() {
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 14; ++i) {
-    const Tokens phrase = DrawPhrase(4 + i % 5, i / 2);
+    const Tokens phrase = DrawTokens(4 + i % 5, i / 2);
     Request request;
     for (uint32_t round = 0; round < 2 + i % 4; ++round) {
       request.prompt_ids.insert(request.prompt_ids.end(), phrase.begin(), phrase.end());
@@ -46,7 +38,7 @@ std::vector<Request> RepetitiveRequests() {
     if (i % 5 == 2) request.sampling.stop_token_ids = {7, 11, 40, 41, 42};
     requests.push_back(request);
   }
-  requests.push_back(ScoringRequest(DrawPhrase(20, 1), 3, {5, 6}));
+  requests.push_back(ScoringRequest(DrawTokens(20, 1), 3, {5, 6}));
   return requests;
 }
 
@@ -169,7 +161,7 @@ TEST(Speculation, AnswersInFormatsStayTheSame) {
         engine->CompileFormat({.kind = OutputFormat::Kind::kRegex, .text = "(ab|cd){4,30}e"}).value();
     std::map<RequestId, Answer> by_id;
     for (uint32_t i = 0; i < 6; ++i) {
-      Request request{.prompt_ids = DrawPhrase(5, i), .constraint = constraint};
+      Request request{.prompt_ids = DrawTokens(5, i), .constraint = constraint};
       request.sampling = {.temperature = i % 2 == 0 ? 0 : 0.9, .seed = i, .max_tokens = 60, .logprobs = i < 2 ? 1 : -1};
       ASSERT_TRUE(engine->Submit(request).ok());
     }

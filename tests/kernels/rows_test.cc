@@ -162,57 +162,43 @@ TEST_P(RowsTest, Swiglu) {
   }
 }
 
-TEST_P(RowsTest, GluWithTheTanhFormOfGelu) {
-  for (const int64_t dim : kDims) {
-    const std::vector<float> gate = RandomFloats(dim, 1), up = RandomFloats(dim, 2);
-    std::vector<float> y(gate.size()), scalar = y, expected = y;
-    const auto args = [&](float* out) {
-      return SwigluArgs{.num_rows = 1,
-                        .dim = dim,
-                        .gate = gate.data(),
-                        .gate_stride = dim,
-                        .up = up.data(),
-                        .up_stride = dim,
-                        .out = out,
-                        .out_stride = dim,
-                        .rule = kGeluTanhGlu};
-    };
-    table_.swiglu(args(y.data()));
-    scalar_.swiglu(args(scalar.data()));
-    reference::Swiglu(args(expected.data()));
-    ExpectSameBits(y, scalar);
-    for (size_t i = 0; i < gate.size(); ++i) {
-      const double g = gate[i], u = up[i];
-      const double gelu = g / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
-      EXPECT_NEAR(expected[i], gelu * u, 1e-6 * (1 + std::fabs(g * u)));
-      EXPECT_NEAR(y[i], expected[i], 1e-5 * (1 + std::fabs(g * u)));
-    }
-  }
-}
-
-TEST_P(RowsTest, GluWithALimitOfItsOutput) {
-  for (const int64_t dim : kDims) {
-    const std::vector<float> gate = RandomFloats(dim, 1), up = RandomFloats(dim, 2);
-    std::vector<float> y(gate.size()), scalar = y, expected = y;
-    const auto args = [&](float* out) {
-      return SwigluArgs{.num_rows = 1,
-                        .dim = dim,
-                        .gate = gate.data(),
-                        .gate_stride = dim,
-                        .up = up.data(),
-                        .up_stride = dim,
-                        .out = out,
-                        .out_stride = dim,
-                        .rule = {.output_limit = 0.25f}};
-    };
-    table_.swiglu(args(y.data()));
-    scalar_.swiglu(args(scalar.data()));
-    reference::Swiglu(args(expected.data()));
-    ExpectSameBits(y, scalar);
-    for (size_t i = 0; i < gate.size(); ++i) {
-      const double g = gate[i], u = up[i];
-      EXPECT_NEAR(expected[i], std::min(0.25, g / (1 + std::exp(-g))) * std::clamp(u, -0.25, 0.25), 1e-6);
-      EXPECT_NEAR(y[i], expected[i], 1e-6);
+TEST_P(RowsTest, GluOfOtherRules) {
+  struct Case {
+    GluRule rule;
+    double (*activation)(double gate);
+    double limit;         // of the activation, and of up
+    double error_of_one;  // of y
+  };
+  constexpr double kNone = 1e30;
+  const Case cases[] = {
+      {kGeluTanhGlu, [](double g) { return g / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))); },
+       kNone, 1e-5},
+      {{.output_limit = 0.25f}, [](double g) { return g / (1 + std::exp(-g)); }, 0.25, 1e-6}};
+  for (const Case& one : cases) {
+    for (const int64_t dim : kDims) {
+      const std::vector<float> gate = RandomFloats(dim, 1), up = RandomFloats(dim, 2);
+      std::vector<float> y(gate.size()), scalar = y, expected = y;
+      const auto args = [&](float* out) {
+        return SwigluArgs{.num_rows = 1,
+                          .dim = dim,
+                          .gate = gate.data(),
+                          .gate_stride = dim,
+                          .up = up.data(),
+                          .up_stride = dim,
+                          .out = out,
+                          .out_stride = dim,
+                          .rule = one.rule};
+      };
+      table_.swiglu(args(y.data()));
+      scalar_.swiglu(args(scalar.data()));
+      reference::Swiglu(args(expected.data()));
+      ExpectSameBits(y, scalar);
+      for (size_t i = 0; i < gate.size(); ++i) {
+        const double g = gate[i], u = up[i], scale = 1 + std::fabs(g * u);
+        const double exact = std::min(one.limit, one.activation(g)) * std::clamp(u, -one.limit, one.limit);
+        EXPECT_NEAR(expected[i], exact, 1e-6 * scale);
+        EXPECT_NEAR(y[i], expected[i], one.error_of_one * scale);
+      }
     }
   }
 }

@@ -17,6 +17,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
+#include "penstock/cli/quality/text_file.h"
 #include "penstock/measure/named_experts.h"
 #include "penstock/measure/probe.h"
 #include "penstock/measure/routing_study.h"
@@ -195,10 +196,7 @@ class RoutingBench {
   std::string ChoicesPath() const { return folder_ + "/choices"; }
 
   absl::Status CutPrompts() {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFileOrStdin(flags_.text_path, kMaxTextBytes));
-    if (!IsUtf8(text)) {
-      return InputError("{}: the text is not UTF-8 (at byte {})", Printable(flags_.text_path), FindInvalidUtf8(text));
-    }
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags_.text_path));
     PENSTOCK_RETURN_IF_ERROR(CheckBudget((1 + kTokenizingBytesPerByte) * text.size(), "reading this text"));
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model_.Tokenize(text));
     const int64_t asked = flags_.requests * flags_.prompt_tokens;

@@ -150,8 +150,7 @@ struct QualityFlags {
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags);
 inline constexpr int64_t kQualityWindow = 512;  // default of its --context-length
 
-inline constexpr int64_t kBenchPrefillChunk = 256;    // default of bench and bench routing
-inline constexpr uint64_t kMaxTextBytes = 64 * kMiB;  // a text that models read
+inline constexpr int64_t kBenchPrefillChunk = 256;  // default of bench and bench routing
 
 // penstock bench: measure tokens per second of a model on random tokens.
 struct BenchFlags {

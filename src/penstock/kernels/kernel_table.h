@@ -306,7 +306,7 @@ struct RecurrentGatesArgs {
 // sequence. The sums S^T k and S^T q are one accumulator for each column, which takes the key's dims in increasing
 // order. k . q is summed as a sum of squares is. Then
 //   delta = (v - decay * S^T k) * beta,   out = fma(k . q, delta, decay * S^T q),   S = fma(k, delta, decay * S).
-// Where each of the key's dims has a decay, the sums multiply it with k or q first. Rules without has_delta have
+// If each of the key's dims has a decay, the sums multiply it with k or q first. Rules without has_delta have
 // delta = v * beta, and add skip * v to the output.
 struct StateRuleArgs {
   int64_t num_rows;

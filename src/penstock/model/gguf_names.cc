@@ -1,4 +1,4 @@
-// Where GGUF files store weights: the names that llama.cpp gives them, and where its converter differs by family.
+// The tensors of GGUF files that hold a model's weights: llama.cpp's names, and how its converter differs by family.
 #include <algorithm>
 
 #include "penstock/model/gguf_model.h"

@@ -75,7 +75,7 @@ struct LayerHeads {
   int64_t value_dim = 0;         // dims of a head's V, at most head_dim; 0: head_dim
 };
 
-// Which outputs are normed before they are added to the residual.
+// The outputs that are normed before they are added to the residual.
 enum class OutputNorms : uint8_t {
   kNone,
   kAll,  // those of attention and of FFNs; of experts and shared FFN together (AFMoE)

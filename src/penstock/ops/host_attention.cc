@@ -455,7 +455,7 @@ void GateAttended(const OpContext& context, RowRange part, int64_t layer_idx) {
       context.kernels.scale_by_sigmoid(gate, dim, attended);
       continue;
     }
-    if (config.gate_is_softplus) {
+    if (config.gate_is_softplus) {  // as the steps of recurrent layers are
       std::copy_n(gate, num_gates, factors.begin());
       context.kernels.recurrent_gates({.num_decays = num_gates,
                                        .decay_bias = zeros.data(),

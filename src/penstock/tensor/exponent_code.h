@@ -63,7 +63,7 @@ struct ExponentBlock {
   uint32_t zero = 0;
   uint64_t xxh3 = 0;  // checksum of the values
 
-  // Where the parts of a coded block of `num_groups` begin, from the start of the block.
+  // Return the offsets of the parts of a coded block of `num_groups`, from the start of the block.
   static constexpr uint64_t first_offset() { return kExponentHeaderBytes; }
   static constexpr uint64_t signs_offset(int64_t num_groups) {
     return first_offset() + 16 * static_cast<uint64_t>(num_groups);

@@ -10,17 +10,13 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
-#include "penstock/base/text.h"
+#include "penstock/cli/quality/text_file.h"
 
 namespace penstock::cli {
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
-  absl::StatusOr<std::string> read = ReadFileOrStdin(flags.text_file, kMaxTextBytes);
-  if (!read.ok()) return Annotate(read.status(), "--text names a file");
-  const std::string text = *std::move(read);
-  if (!IsUtf8(text))
-    return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file));
   if (options.batch_size == 0) options.batch_size = 1;
   options.decodes = false;
   options.caller_memory = [&text](const ModelInfo&) {

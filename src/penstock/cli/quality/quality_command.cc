@@ -16,6 +16,8 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/cli/quality/text_file.h"
+#include "penstock/plan/engine_plan.h"
 
 namespace penstock::cli {
 namespace {
@@ -57,14 +59,13 @@ void AddToken(std::span<const float> reference, std::span<const float> logits, T
 // Opens a model with half of the memory and a context of `window` tokens.
 absl::StatusOr<std::unique_ptr<Engine>> OpenHalf(EngineOptions options, const std::string& model_dir, int64_t window,
                                                  uint64_t text_bytes) {
-  constexpr double kDefaultShare = 0.75;
   options.model_dir = model_dir;
   options.batch_size = 1;
   options.context_length = window;
   options.decodes = false;
   options.memory_bytes /= 2;
   options.device_memory_bytes /= 2;
-  options.memory_share = (options.memory_share > 0 ? options.memory_share : kDefaultShare) / 2;
+  options.memory_share = (options.memory_share > 0 ? options.memory_share : kDefaultMemoryShare) / 2;
   options.caller_memory = [=](const ModelInfo& info) {
     return CallerMemory{.bytes = static_cast<uint64_t>(window * info.vocab_size) * sizeof(float) +
                                  (1 + kTokenizingBytesPerByte) * text_bytes};
@@ -128,18 +129,14 @@ std::string Report(Comparison comparison, bool as_json) {
 
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, ToEngineOptions(flags.model));
-  absl::StatusOr<std::string> text = ReadFileOrStdin(flags.text_file, kMaxTextBytes);
-  if (!text.ok()) return Annotate(text.status(), "--text names a file");
-  if (!IsUtf8(*text)) {
-    return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(*text));
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file));
   const int64_t window = options.context_length > 0 ? options.context_length : kQualityWindow;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> reference,
-                            OpenHalf(options, flags.reference_dir, window, text->size()));
+                            OpenHalf(options, flags.reference_dir, window, text.size()));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> model,
-                            OpenHalf(options, options.model_dir, window, text->size()));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model->Tokenize(*text));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> reference_ids, reference->Tokenize(*text));
+                            OpenHalf(options, options.model_dir, window, text.size()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model->Tokenize(text));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> reference_ids, reference->Tokenize(text));
   if (ids != reference_ids || model->model().vocab_size != reference->model().vocab_size) {
     return InputError("the models have different tokenizers: only models with the same tokens can be compared");
   }
