@@ -1,7 +1,7 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench's questions with the demo model
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
-# make nightly: tidy, tsan, COMBINATIONS random policies and 500 of ranks under sanitizers, random plans, 300 faults and
+# make nightly: tidy, tsan, bad inputs, COMBINATIONS random policies and 500 of ranks under sanitizers, random plans, 300 faults and
 #     120 of ranks, from a new SEED each day; a wheel of the Python package, with lm-evaluation-harness; the papers'
 #     tables are as docs/paper-tables.md has them
 # make tsan: tests of the floors with threads under the thread sanitizer
@@ -37,6 +37,7 @@ nightly: deps tidy tsan
 	@cmake --preset release >/dev/null && cmake --build --preset release --target simulate_test penstock fault_shim
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
+	@cmake --build --preset dev --target penstock && python3 tests/cli/bad_inputs.py --penstock build/dev/bin/penstock --only "^(?!L11 )"
 	@cd build/dev && PENSTOCK_TEST_RANK_COMBINATIONS=500 PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/ranks_test.cc
 	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/simulate_test --file=simulate/plan_properties_test.cc
 	@python3 bench/paper_tables/paper_tables.py --check

@@ -17,6 +17,7 @@
 #include "penstock/pack.h"
 #include "penstock/plan/loaded_model.h"
 #include "tests/choices.h"
+#include "tests/effort.h"
 #include "tests/engine/rank_runs.h"
 
 namespace penstock {
@@ -128,7 +129,7 @@ TEST_F(DamagedTest, EveryFlippedBitIsNoticed) {
   std::mt19937 random(1);
   const int fd = ::open((store_ + "/penstock.bin").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(fd, 0);
-  for (int trial = 0; trial < 1000; ++trial) {
+  for (int trial = 0; trial < NumTried(1000); ++trial) {
     const TensorInfo& tensor = *compressed_[random() % compressed_.size()];
     const uint64_t offset = tensor.extent.offset_bytes + random() % tensor.extent.size_bytes;
     const char good = weights_[offset], bad = static_cast<char>(good ^ (1 << random() % 8));

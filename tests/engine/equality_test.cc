@@ -7,6 +7,7 @@
 #include "penstock/kernels/kernels.h"
 #include "penstock/pack.h"
 #include "tests/choices.h"
+#include "tests/effort.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {
@@ -43,13 +44,15 @@ std::vector<EngineOptions> Plans(const EngineOptions& base) {
   return plans;
 }
 
-// Models take turns with the plans: each one runs with half of them, its neighbour in the list with the others.
+// Models take turns with the plans: each one runs with half of them, its neighbour in the list with the others. Under
+// sanitizers it is an eighth.
 void ExpectSameAnswers(const EngineOptions& base, const std::vector<Request>& requests,
                        const std::vector<Answer>& expected) {
   ASSERT_EQ(expected.size(), requests.size());
   static size_t turn = 0;
   const std::vector<EngineOptions> plans = Plans(base);
-  for (size_t i = turn++ % 2; i < plans.size(); i += 2) {
+  constexpr size_t kTurns = kSanitized ? 8 : 2;
+  for (size_t i = turn++ % kTurns; i < plans.size(); i += kTurns) {
     const EngineOptions& plan = plans[i];
     EXPECT_EQ(RunAll(plan, requests), expected)
         << "memory " << plan.memory_bytes << ", batch " << plan.batch_size << ", threads " << plan.threads << ", chunk "

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/json.h"
+#include "tests/effort.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {
@@ -119,7 +120,8 @@ TEST(FormatTest, EveryPlanGivesTheSameBits) {
     options.memory_bytes = MinBudget(options);
     plans.push_back(options);
   }
-  for (const EngineOptions& plan : plans) {
+  for (size_t i = 0; i < plans.size(); i += kSanitized ? 3 : 1) {
+    const EngineOptions& plan = plans[i];
     SCOPED_TRACE(testing::Message() << "batch " << plan.batch_size << ", chunk " << plan.prefill_chunk);
     EXPECT_EQ(AnswersOf(RunFormats(plan, 2)), expected);
     EXPECT_EQ(AnswersOf(RunFormats(plan, -1)), without);

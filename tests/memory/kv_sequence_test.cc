@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 
 #include "absl/container/flat_hash_set.h"
+#include "tests/effort.h"
 
 namespace penstock {
 namespace {
@@ -281,7 +282,7 @@ TEST(KvSequence, EntriesOfAnEncoderAreTakenOverTogether) {
 
 TEST(KvSequence, EverySequenceBehindAnEncoderSeesItsOwnEntries) {
   int64_t num_skipped = 0;
-  for (uint32_t seed = 0; seed < 120; ++seed) {
+  for (uint32_t seed = 0; seed < NumTried(120); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const int64_t num_pages = 8 + static_cast<int64_t>(random() % 40);
@@ -369,7 +370,7 @@ TEST(KvSequence, StatesAreKeptWherePromptsPart) {
 
 TEST(KvSequence, EverySequenceHasItsOwnState) {
   int64_t num_skipped = 0;
-  for (uint32_t seed = 0; seed < 40; ++seed) {
+  for (uint32_t seed = 0; seed < NumTried(40); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const int64_t num_pages = 18 + static_cast<int64_t>(random() % 60);
@@ -398,7 +399,7 @@ TEST(KvSequence, EverySequenceHasItsOwnState) {
 }
 
 TEST(KvSequence, EverySequenceSeesItsOwnEntries) {
-  for (uint32_t seed = 0; seed < 120; ++seed) {
+  for (uint32_t seed = 0; seed < NumTried(120); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const KvWindow window = seed % 3 == 0   ? KvWindow{}
