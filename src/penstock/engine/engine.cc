@@ -287,7 +287,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   if (options.speculates && communicator_ == nullptr && !empty_prompts_ && !hooks.random_answers &&
       CanSpeculate(options, policy(), model_->config)) {
-    speculator_.emplace(GuessTableBytes(policy().plan.budget_bytes), hooks.drafts_all);
+    speculator_.emplace(GuessTableBytes(policy().plan.budget_bytes), model_->config, hooks.drafts_all);
   }
   return absl::OkStatus();
 }
@@ -450,6 +450,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   std::vector<Completion> finished;
   if (!*has_rows) return finished;
   const int64_t num_prompt_rows = batch_.num_prompt_rows();
+  const std::vector<LaneStats> lanes_before = speculator_.has_value() ? stats_.lanes : std::vector<LaneStats>();
   // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
   bool advanced = false;
   const auto advance = [&] {
@@ -473,10 +474,13 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     const int64_t num_drafts = batch_.num_drafts();
     stats_.drafted_tokens += num_drafts;
     stats_.accepted_tokens += num_accepted;
-    speculator_->Learn(running_, {.num_decoding = batch_.rows().num_rows() - num_drafts - num_prompt_rows,
-                                  .num_prompt_rows = num_prompt_rows,
-                                  .num_drafts = num_drafts,
-                                  .seconds = seconds});
+    MeasuredStep step{.num_decoding = batch_.rows().num_rows() - num_drafts - num_prompt_rows,
+                      .num_prompt_rows = num_prompt_rows,
+                      .num_drafts = num_drafts,
+                      .num_accepted = num_accepted,
+                      .seconds = seconds};
+    step.SetWork(lanes_before, stats_.lanes);
+    speculator_->Learn(running_, step);
   }
   stats_.prompt_tokens += num_prompt_rows;
   stats_.computed_prompt_tokens += num_prompt_rows;

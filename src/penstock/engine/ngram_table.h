@@ -1,7 +1,7 @@
 // Predicts which token follows the last ones of a text: the one that followed the same tokens before, in any text.
 //
-// A table of fixed size maps hashes of the last 2, 4, 8 and 16 tokens to the token behind them. New texts overwrite old
-// ones. Hashes that collide only give wrong predictions.
+// A table of fixed size maps hashes of the last 1, 2, 3, 4, 8 and 16 tokens to the token behind them. New texts
+// overwrite old ones. Hashes that collide only give wrong predictions.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace penstock {
 class NgramTable {
  public:
   // The longest contexts come first.
-  static constexpr int kOrders[] = {16, 8, 4, 2};
-  static constexpr int kNumOrders = 4, kMaxOrder = 16;
+  static constexpr int kOrders[] = {16, 8, 4, 3, 2, 1};
+  static constexpr int kNumOrders = 6, kMaxOrder = 16;
   static constexpr int kNumCounts = 4;
   static constexpr int kNumKinds = kNumOrders * kNumCounts;
   struct Guess {

@@ -1,21 +1,15 @@
 #include "penstock/engine/speculator.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 #include <queue>
 #include <utility>
 
 namespace penstock {
 namespace {
 
-// The weight of a step or a guess falls by this factor with each later one.
-constexpr double kStepDecay = 0.98, kGuessDecay = 0.995;
-
-// Before steps show more, rows are assumed to take half as long as an average row.
-constexpr double kAssumedElasticity = 0.5, kAssumedWeight = 0.3;
-// A row also brings experts that push others out of memory. Later steps pay for that, so the regression does not see
-// it.
-constexpr double kLeastElasticity = 0.5;
+// The weight of a guess falls by this factor with each later one.
+constexpr double kGuessDecay = 0.995;
 // Before guesses show more, a third of them is right.
 constexpr double kAssumedRight = 1, kAssumedGuesses = 3;
 
@@ -34,21 +28,11 @@ struct Candidate {
 
 }  // namespace
 
-void RowElasticity::Add(double num_rows, double seconds) {
-  const double x = std::log(num_rows), y = std::log(seconds);
-  for (double* sum : {&weight_, &x_, &y_, &xx_, &xy_}) *sum *= kStepDecay;
-  weight_ += 1;
-  x_ += x;
-  y_ += y;
-  xx_ += x * x;
-  xy_ += x * y;
-}
-
-double RowElasticity::value() const {
-  if (weight_ == 0) return kAssumedElasticity;
-  const double xx = std::max(0.0, xx_ - x_ * x_ / weight_), xy = xy_ - x_ * y_ / weight_;
-  return std::clamp((xy + kAssumedWeight * kAssumedElasticity) / (xx + kAssumedWeight), kLeastElasticity, 1.0);
-}
+Speculator::Speculator(uint64_t table_bytes, const ModelConfig& config, bool drafts_all)
+    : drafts_all_(drafts_all),
+      table_(table_bytes),
+      decode_cost_(config.num_experts, config.num_topk),
+      prompt_cost_(config.num_experts, config.num_topk) {}
 
 double Speculator::Rate::value() const { return (num_right + kAssumedRight) / (num_guesses + kAssumedGuesses); }
 
@@ -62,7 +46,11 @@ void Speculator::Learn(std::span<const std::unique_ptr<Sequence>> running, const
   for (const auto& sequence : running) {
     if (!sequence->in_prefill()) LearnText(*sequence);
   }
-  LearnTime(step);
+  if (step.num_decoding == 0) return;
+  (step.num_prompt_rows > 0 ? prompt_cost_ : decode_cost_).Add(step);
+  if (step.num_prompt_rows > 0) return;
+  seconds_per_token_ =
+      Smoothed(seconds_per_token_, step.seconds / static_cast<double>(step.num_decoding + step.num_accepted));
 }
 
 void Speculator::LearnText(Sequence& sequence) {
@@ -80,23 +68,27 @@ void Speculator::LearnText(Sequence& sequence) {
 
 double Speculator::LeastProbability(bool has_prompts, double num_tokens, double num_rows) const {
   if (drafts_all_) return 0;
-  if (!has_prompts) return elasticity_.value() * num_tokens / num_rows;
-  // Beside prompts, a row is assumed to take as long as theirs. An accepted draft saves a row of a later step.
-  if (prompt_s_per_row_ == 0 || decode_s_per_row_ == 0) return 1;
-  return std::max(kLeastElasticity, prompt_s_per_row_ / decode_s_per_row_);
+  if (!has_prompts) {
+    if (decode_cost_.seconds() == 0) return 1;
+    return num_tokens * decode_cost_.OfNextRow(num_rows) / decode_cost_.seconds();
+  }
+  // An accepted draft saves a token's part of a later step that only decodes.
+  if (prompt_cost_.seconds() == 0 || seconds_per_token_ == 0) return 1;
+  return prompt_cost_.OfNextRow(prompt_cost_.mean_rows()) / seconds_per_token_;
 }
 
 std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_ptr<Sequence>> running,
                                                     std::span<SequenceState> states, int64_t max_rows) const {
   std::vector<std::vector<TokenId>> drafts(running.size());
-  std::vector<std::vector<TokenId>> ends(running.size());  // of the texts, with their drafts so far
+  std::vector<std::vector<TokenId>> ends(running.size());               // of the texts, with their drafts so far
+  std::vector<std::optional<ConstraintState>> formats(running.size());  // behind those drafts
   std::priority_queue<Candidate> candidates;
   const auto propose = [&](size_t i, double probability_before) {
     const Sequence& sequence = *running[i];
     const int64_t most = std::min(kMaxDrafts, sequence.max_length() - sequence.num_known() - 1);
     if (std::ssize(drafts[i]) >= most) return;
     const NgramTable::Guess guess = table_.Next(ends[i]);
-    if (guess.token_id < 0) return;
+    if (guess.token_id < 0 || (formats[i].has_value() && !formats[i]->Accept(guess.token_id))) return;
     candidates.push({probability_before * RatesOf(sequence)[guess.kind].value(), i, guess.token_id});
   };
   int64_t num_decoding = 0;
@@ -105,6 +97,7 @@ std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_
     const std::span<const TokenId> tokens = running[i]->token_ids();
     const auto end = tokens.last(std::min<size_t>(tokens.size(), NgramTable::kMaxOrder));
     ends[i].assign(end.begin(), end.end());
+    formats[i] = running[i]->format();
     ++num_decoding;
     propose(i, 1);
   }
@@ -125,17 +118,6 @@ std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_
   }
   for (size_t i = 0; i < drafts.size(); ++i) states[i].num_drafts = std::ssize(drafts[i]);
   return drafts;
-}
-
-void Speculator::LearnTime(const MeasuredStep& step) {
-  if (step.num_decoding == 0 || step.seconds <= 0) return;
-  const auto num_rows = static_cast<double>(step.num_decoding + step.num_drafts + step.num_prompt_rows);
-  if (step.num_prompt_rows > 0) {
-    prompt_s_per_row_ = Smoothed(prompt_s_per_row_, step.seconds / num_rows);
-    return;
-  }
-  elasticity_.Add(num_rows, step.seconds);
-  decode_s_per_row_ = Smoothed(decode_s_per_row_, step.seconds / static_cast<double>(step.num_decoding));
 }
 
 }  // namespace penstock

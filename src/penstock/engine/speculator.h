@@ -4,9 +4,9 @@
 // a pass computes its row as if it were known. A draft is accepted when the sequence's own choice turns out to be that
 // token. So answers do not depend on drafts.
 //
-// A draft is worth its row when its share of the step's expected tokens exceeds its row's share of the step's time. The
-// probability of a guess is learnt from all generated tokens, drafted or not: how often guesses of its kind were right.
-// How the time of a step grows with its rows is learnt from the steps themselves.
+// A draft is worth its row when its share of the step's expected tokens exceeds its row's share of the step's time
+// (StepCost). The probability of a guess is learnt from all generated tokens, drafted or not: how often guesses of its
+// kind were right. Drafts that an answer's format forbids are left out.
 #pragma once
 
 #include <array>
@@ -18,29 +18,11 @@
 #include "penstock/engine.h"
 #include "penstock/engine/ngram_table.h"
 #include "penstock/engine/sequence.h"
+#include "penstock/engine/step_cost.h"
 #include "penstock/plan/policy.h"
 #include "penstock/schedule/pass_rows.h"
 
 namespace penstock {
-
-// The rows of a step, and how long it took.
-struct MeasuredStep {
-  int64_t num_decoding = 0;
-  int64_t num_prompt_rows = 0;
-  int64_t num_drafts = 0;
-  double seconds = 0;
-};
-
-// The share by which the time of a step grows when its rows grow by a small share, from 0.5 to 1; 1: the processor
-// computes all the time. A weighted regression of log(seconds) on log(rows), in which later steps count more.
-class RowElasticity {
- public:
-  void Add(double num_rows, double seconds);
-  double value() const;
-
- private:
-  double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums
-};
 
 // Returns whether tokens may be drafted. A recurrent state cannot be taken back. Predictors that work ahead, recorders
 // of choices, encoders and attention windows would count rows of drafts as a text's own.
@@ -51,7 +33,7 @@ class Speculator {
   static constexpr int64_t kMaxDrafts = 24;  // of one sequence in a step
 
   // The table of guesses has `table_bytes`. With `drafts_all`, every guess is worth its row.
-  explicit Speculator(uint64_t table_bytes, bool drafts_all = false) : drafts_all_(drafts_all), table_(table_bytes) {}
+  Speculator(uint64_t table_bytes, const ModelConfig& config, bool drafts_all = false);
 
   // Returns the drafts of each running sequence that are worth their rows, and adds their number to its state. A step
   // has at most `max_rows` rows.
@@ -69,7 +51,6 @@ class Speculator {
   using Rates = std::array<Rate, NgramTable::kNumKinds>;
 
   void LearnText(Sequence& sequence);
-  void LearnTime(const MeasuredStep& step);
   Rates& RatesOf(const Sequence& sequence) { return rates_[sequence.sampling().temperature == 0 ? 1 : 0]; }
   const Rates& RatesOf(const Sequence& sequence) const { return rates_[sequence.sampling().temperature == 0 ? 1 : 0]; }
   // Returns the probability above which a draft is worth its row, beside rows that yield `num_tokens`.
@@ -77,11 +58,9 @@ class Speculator {
 
   bool drafts_all_;
   NgramTable table_;
-  std::array<Rates, 2> rates_;  // of sampled and of greedy answers
-  RowElasticity elasticity_;
-  // The averages of late steps; 0: unknown.
-  double decode_s_per_row_ = 0;  // of steps that only decode
-  double prompt_s_per_row_ = 0;  // of steps with rows of prompts
+  std::array<Rates, 2> rates_;          // of sampled and of greedy answers
+  StepCost decode_cost_, prompt_cost_;  // of steps that only decode, and of those with rows of prompts
+  double seconds_per_token_ = 0;        // of late steps that only decode; 0: unknown
 };
 
 }  // namespace penstock

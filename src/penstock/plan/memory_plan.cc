@@ -285,7 +285,7 @@ absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size
 }  // namespace
 
 uint64_t GuessTableBytes(uint64_t budget_bytes) {
-  return std::bit_floor(std::clamp<uint64_t>(budget_bytes / 512, 4 * kKiB, kMiB));
+  return std::bit_floor(std::clamp<uint64_t>(budget_bytes / 256, 4 * kKiB, 4 * kMiB));
 }
 
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {

@@ -58,8 +58,8 @@ struct PlanInputs {
 
 inline constexpr int64_t kMaxLogitRows = 16;
 
-// Returns the bytes of the table that guesses next tokens (EngineOptions::speculates): a power of two, at most 1 MiB
-// and about a 512th of the budget.
+// Returns the bytes of the table that guesses next tokens (EngineOptions::speculates): a power of two, at most 4 MiB
+// and about a 256th of the budget.
 uint64_t GuessTableBytes(uint64_t budget_bytes);
 
 // Return the dimensions of the activations: the host's, the device's, and of those heads that a rank shares.
