@@ -365,7 +365,8 @@ absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat
       .num_computed = sequence.num_computed(),
       .num_pending = sequence.num_pending(),
       // Tokens that a format forces are computed like a part of a prompt.
-      .in_prefill = sequence.in_prefill() || sequence.num_pending() > 1,
+      .in_prefill = sequence.in_prefill() ||
+                    sequence.num_pending() > (sequence.repeats_drafts() ? 1 + Speculator::kMaxDrafts : 1),
       .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->NextToCompute(sequence.num_computed())).second,
       .num_to_encode = sequence.num_to_encode()};
 }
@@ -385,6 +386,13 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   }
   batch_.Clear();
   std::vector<std::vector<TokenId>> drafts(running_.size());
+  if (speculator_.has_value() && model_->config.num_recurrent_layers() > 0) {
+    // Requests that wait for pages get them first.
+    const bool may_take_pages = waiting_.empty() || num_running() == policy().plan.batch_size;
+    for (size_t i = 0; i < running_.size(); ++i) {
+      states[i].takes_drafts = may_take_pages && !states[i].in_prefill && !running_[i]->kv()->StateToTakeBack().empty();
+    }
+  }
   if (speculator_.has_value()) drafts = speculator_->Draft(running_, states, policy().pass_limits().max_rows);
   std::vector<RowRange> micro_batches;
   const std::vector<SequenceRows> chosen = ChooseRows(states, policy().pass_limits());
@@ -450,6 +458,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   std::vector<Completion> finished;
   if (!*has_rows) return finished;
   const int64_t num_prompt_rows = batch_.num_prompt_rows();
+  const int64_t num_generated_before = stats_.generated_tokens;
   const std::vector<LaneStats> lanes_before = speculator_.has_value() ? stats_.lanes : std::vector<LaneStats>();
   // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
   bool advanced = false;
@@ -477,7 +486,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     MeasuredStep step{.num_decoding = batch_.rows().num_rows() - num_drafts - num_prompt_rows,
                       .num_prompt_rows = num_prompt_rows,
                       .num_drafts = num_drafts,
-                      .num_accepted = num_accepted,
+                      .num_generated = stats_.generated_tokens - num_generated_before,
                       .seconds = seconds};
     step.SetWork(lanes_before, stats_.lanes);
     speculator_->Learn(running_, step);

@@ -35,7 +35,14 @@ class Sequence {
   int64_t num_known() const { return static_cast<int64_t>(token_ids_.size()) - num_unwanted_; }
   int64_t num_pending() const { return num_known() - num_computed_; }
   int64_t num_unwanted() const { return num_unwanted_; }
-  void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
+  void AdvanceComputed(int64_t num_rows) {
+    num_computed_ += num_rows;
+    repeats_drafts_ = false;
+  }
+  // Says that the rows of drafts that were right must be computed again, because the recurrent state was taken back.
+  void SetRepeatsDrafts() { repeats_drafts_ = true; }
+  // Whether some of the pending rows are these.
+  bool repeats_drafts() const { return repeats_drafts_; }
   // The same for rows that other sequences have computed.
   void SkipShared(int64_t num_rows) {
     num_computed_ += num_rows;
@@ -128,6 +135,7 @@ class Sequence {
   std::vector<TokenId> token_ids_;  // prompt and generated
   int64_t num_to_prefill_;          // the prompt; after a pause, all tokens that there were
   int64_t num_computed_ = 0;
+  bool repeats_drafts_ = false;
   int64_t num_learned_ = 0;
   int64_t num_shared_ = 0;  // rows among them that other sequences had computed
   TokenHistory history_;

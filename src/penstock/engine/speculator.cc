@@ -37,9 +37,9 @@ Speculator::Speculator(uint64_t table_bytes, const ModelConfig& config, bool dra
 double Speculator::Rate::value() const { return (num_right + kAssumedRight) / (num_guesses + kAssumedGuesses); }
 
 bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, const ModelConfig& config) {
-  return config.num_recurrent_layers() == 0 && !config.encoder.is_on() && !policy.kv_window.on() &&
-         policy.schedule.max_ahead == 0 && !policy.schedule.replaces_routers && options.routing_path.empty() &&
-         !options.routing_scores && options.correlation_path.empty();
+  return !config.encoder.is_on() && !policy.kv_window.on() && policy.schedule.max_ahead == 0 &&
+         !policy.schedule.replaces_routers && options.routing_path.empty() && !options.routing_scores &&
+         options.correlation_path.empty();
 }
 
 void Speculator::Learn(std::span<const std::unique_ptr<Sequence>> running, const MeasuredStep& step) {
@@ -50,7 +50,7 @@ void Speculator::Learn(std::span<const std::unique_ptr<Sequence>> running, const
   (step.num_prompt_rows > 0 ? prompt_cost_ : decode_cost_).Add(step);
   if (step.num_prompt_rows > 0) return;
   seconds_per_token_ =
-      Smoothed(seconds_per_token_, step.seconds / static_cast<double>(step.num_decoding + step.num_accepted));
+      Smoothed(seconds_per_token_, step.seconds / static_cast<double>(std::max<int64_t>(1, step.num_generated)));
 }
 
 void Speculator::LearnText(Sequence& sequence) {
@@ -91,23 +91,25 @@ std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_
     if (guess.token_id < 0 || (formats[i].has_value() && !formats[i]->Accept(guess.token_id))) return;
     candidates.push({probability_before * RatesOf(sequence)[guess.kind].value(), i, guess.token_id});
   };
-  int64_t num_decoding = 0;
+  int64_t num_decoding = 0, num_rows = 0;
   for (size_t i = 0; i < running.size(); ++i) {
     if (states[i].in_prefill) continue;
+    num_rows += states[i].num_pending;
+    ++num_decoding;
+    if (!states[i].takes_drafts) continue;
     const std::span<const TokenId> tokens = running[i]->token_ids();
     const auto end = tokens.last(std::min<size_t>(tokens.size(), NgramTable::kMaxOrder));
     ends[i].assign(end.begin(), end.end());
     formats[i] = running[i]->format();
-    ++num_decoding;
     propose(i, 1);
   }
   const bool has_prompts = num_decoding < std::ssize(running);
   // Most of the rows that are left belong to prompts, if there are any.
-  const int64_t max_drafts = (max_rows - num_decoding) / (has_prompts ? 4 : 1);
+  const int64_t max_drafts = (max_rows - num_rows) / (has_prompts ? 4 : 1);
   auto num_tokens = static_cast<double>(num_decoding);
   for (int64_t num_drafts = 0; num_drafts < max_drafts && !candidates.empty(); ++num_drafts) {
     const Candidate best = candidates.top();
-    if (best.probability <= LeastProbability(has_prompts, num_tokens, static_cast<double>(num_decoding + num_drafts))) {
+    if (best.probability <= LeastProbability(has_prompts, num_tokens, static_cast<double>(num_rows + num_drafts))) {
       break;
     }
     candidates.pop();

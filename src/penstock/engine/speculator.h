@@ -24,8 +24,8 @@
 
 namespace penstock {
 
-// Returns whether tokens may be drafted. A recurrent state cannot be taken back. Predictors that work ahead, recorders
-// of choices, encoders and attention windows would count rows of drafts as a text's own.
+// Returns whether tokens may be drafted. Predictors that work ahead, recorders of choices, encoders and attention
+// windows would count rows of drafts as a text's own.
 bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, const ModelConfig& config);
 
 class Speculator {

@@ -30,8 +30,13 @@ void StepBatch::Add(Sequence& sequence, int64_t num_rows, std::span<const TokenI
     rows_.has_kv.back() = kv.has_entries(pos) ? 1 : 0;
     sequence_of_row_.push_back(&sequence);
     is_draft_.push_back(is_draft ? 1 : 0);
-    std::vector<std::byte*> copy = kv.KeepState(pos);
+    // The states behind drafts may be wrong.
+    std::vector<std::byte*> copy = is_draft ? std::vector<std::byte*>() : kv.KeepState(pos);
     if (!copy.empty()) rows_.state_copies.push_back({rows_.num_rows() - 1, std::move(copy)});
+    if (pos + 1 == first_draft && !drafts.empty() && !kv.state_pages().empty()) {
+      const std::span<std::byte* const> before = kv.StateToTakeBack();
+      rows_.state_copies.push_back({rows_.num_rows() - 1, {before.begin(), before.end()}});
+    }
     const bool is_last = pos + 1 >= first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
     if (is_last || sequence.wants_prompt_logprobs(pos + 1)) rows_.logit_rows.push_back(rows_.num_rows() - 1);
   }
@@ -61,13 +66,25 @@ void StepBatch::FailBroken() {
 
 int64_t StepBatch::AcceptDrafts() {
   int64_t num_accepted = 0;
-  for (int64_t row = 0; row < rows_.num_rows(); ++row) {
+  for (int64_t row = 0, end = 0; row < rows_.num_rows(); row = end) {
     Sequence& sequence = *sequence_of_row_[row];
-    const int64_t pos = rows_.positions[row];
-    if (is_draft_[row] == 0 || !statuses_[row].ok() || sequence.failed() || pos != sequence.num_computed()) continue;
-    if (pos >= sequence.num_known() || rows_.token_ids[row] != sequence.token_id(pos)) continue;
-    sequence.AdvanceComputed(1);
-    ++num_accepted;
+    int64_t num_drafts = 0, num_right = 0;
+    for (end = row; end < rows_.num_rows() && sequence_of_row_[end] == &sequence; ++end) {
+      if (is_draft_[end] == 0) continue;
+      const int64_t pos = rows_.positions[end];
+      const bool is_right =
+          statuses_[end].ok() && pos < sequence.num_known() && rows_.token_ids[end] == sequence.token_id(pos);
+      if (is_right && num_right == num_drafts) ++num_right;
+      ++num_drafts;
+    }
+    if (num_drafts == 0 || sequence.failed()) continue;
+    num_accepted += num_right;
+    if (num_right < num_drafts && !sequence.kv()->state_pages().empty()) {
+      sequence.kv()->TakeBackState();
+      if (num_right > 0) sequence.SetRepeatsDrafts();
+    } else {
+      sequence.AdvanceComputed(num_right);
+    }
   }
   return num_accepted;
 }

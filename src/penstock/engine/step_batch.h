@@ -1,7 +1,9 @@
 // The rows of a step, and the sequences to which they belong.
 //
 // Each sequence has rows of tokens that it knows, and behind the last of them rows of drafts. A draft counts when the
-// sequence's own choice turns out to be its token. The KV entries of other drafts are computed anew by later steps.
+// sequence's own choice turns out to be its token. The KV entries of other drafts are computed anew by later steps. A
+// recurrent state that has seen a wrong draft is taken back to where it was before the drafts. Later steps then also
+// compute the right ones again.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +40,8 @@ class StepBatch {
   void AdvanceKnown();
   // Fails the sequences of rows that could not be computed. Drafts that could not be are not accepted.
   void FailBroken();
-  // Says the same as AdvanceKnown() of the drafts that turned out to be right. Returns their number.
+  // Says the same as AdvanceKnown() of the drafts that turned out to be right, unless they must be computed again.
+  // Returns their number.
   int64_t AcceptDrafts();
   // Tells the KV cache which entries exist.
   void KeepEntries();

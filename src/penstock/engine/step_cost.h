@@ -22,7 +22,7 @@ struct MeasuredStep {
   int64_t num_decoding = 0;
   int64_t num_prompt_rows = 0;
   int64_t num_drafts = 0;
-  int64_t num_accepted = 0;  // of the drafts
+  int64_t num_generated = 0;  // tokens
   double seconds = 0;
   // The work of the busiest lane that moves experts, and of the busiest processor.
   double transfer_s = 0, compute_s = 0;

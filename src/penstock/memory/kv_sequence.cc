@@ -118,11 +118,15 @@ KvSequence::KvSequence(KvSequence&& other) noexcept
       addresses_(std::move(other.addresses_)),
       kept_states_(std::move(other.kept_states_)),
       state_pages_(std::move(other.state_pages_)),
-      state_addresses_(std::move(other.state_addresses_)) {}
+      state_addresses_(std::move(other.state_addresses_)),
+      earlier_pages_(std::move(other.earlier_pages_)),
+      earlier_addresses_(std::move(other.earlier_addresses_)) {}
 
 KvSequence::~KvSequence() {
   if (cache_ == nullptr) return;
-  for (const KvPageId page : state_pages_) cache_->prefixes().Release(page);
+  for (const auto* pages : {&state_pages_, &earlier_pages_}) {
+    for (const KvPageId page : *pages) cache_->prefixes().Release(page);
+  }
   for (const KeptState& kept : kept_states_) {
     for (const KvPageId page : kept.pages) cache_->prefixes().Release(page);
   }
@@ -222,6 +226,23 @@ std::vector<std::byte*> KvSequence::KeepState(int64_t pos) {
     addresses.push_back(cache_->address(pages.back()));
   }
   return addresses;
+}
+
+std::span<std::byte* const> KvSequence::StateToTakeBack() {
+  PrefixCache& prefixes = cache_->prefixes();
+  const int64_t num_pages = std::ssize(state_pages_);
+  if (earlier_pages_.empty() && prefixes.num_available() - prefixes.num_reserved() >= num_pages) {
+    for (int64_t i = 0; i < num_pages; ++i) {
+      earlier_pages_.push_back(prefixes.Take());
+      earlier_addresses_.push_back(cache_->address(earlier_pages_.back()));
+    }
+  }
+  return earlier_addresses_;
+}
+
+void KvSequence::TakeBackState() {
+  std::swap(state_pages_, earlier_pages_);
+  std::swap(state_addresses_, earlier_addresses_);
 }
 
 KvPageId KvSequence::NextToCompute(int64_t pos) const {

@@ -69,6 +69,11 @@ class KvSequence {
   // Returns where the recurrent state behind the row at `pos` is to be copied for other sequences, when that row is
   // computed. Returns nothing if that is not worth it.
   std::vector<std::byte*> KeepState(int64_t pos);
+  // Returns where the recurrent state is to be copied before rows of drafts advance it: pages that the sequence keeps
+  // from the first call on. Returns nothing if there is no state, or not enough pages.
+  std::span<std::byte* const> StateToTakeBack();
+  // Makes that copy the sequence's state again.
+  void TakeBackState();
   // Says that the positions [begin, end) have been computed, and states behind them copied.
   void SetComputed(std::span<const TokenId> tokens, int64_t begin, int64_t end);
   // Lets others copy from the last page, although it is not full. Nothing may be computed any more.
@@ -108,6 +113,8 @@ class KvSequence {
   std::vector<KeptState> kept_states_;  // their rows are not yet computed
   std::vector<KvPageId> state_pages_;
   std::vector<std::byte*> state_addresses_;  // [state_pages_.size()]
+  std::vector<KvPageId> earlier_pages_;      // of the state before drafts; empty: drafts were never asked for
+  std::vector<std::byte*> earlier_addresses_;
 };
 
 }  // namespace penstock

@@ -166,12 +166,12 @@ void ForStates(const OpContext& context, const RowBatch& batch, std::span<const 
                absl::FunctionRef<void(std::span<std::byte* const>, std::span<std::byte* const>, int64_t)> copy) {
   context.pool.ParallelFor(std::ssize(runs) * count, [&](int64_t task_idx, int) {
     RowRange part = runs[task_idx / count];
-    const int64_t idx = task_idx % count, end = part.end;
-    const auto pages = batch.state_pages[part.begin];
+    const int64_t idx = task_idx % count, begin = part.begin, end = part.end;
+    const auto pages = batch.state_pages[begin];
     for (const StateCopy& kept : batch.state_copies) {
-      if (kept.row < part.begin || kept.row >= end) continue;
+      if (kept.row < begin || kept.row >= end) continue;
       part.end = kept.row + 1;
-      advance(part, idx, pages);
+      if (part.size() > 0) advance(part, idx, pages);  // a row may be copied twice
       copy(pages, kept.pages, idx);
       part = {part.end, end};
     }

@@ -36,7 +36,7 @@ std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, c
   int64_t room = limits.max_rows;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].in_prefill) continue;
-    parts.push_back({i, sequences[i].num_computed, 1 + sequences[i].num_drafts});
+    parts.push_back({i, sequences[i].num_computed, sequences[i].num_pending + sequences[i].num_drafts});
     room -= parts.back().num_rows;
   }
   for (size_t i = 0; i < sequences.size() && room > 0; ++i) {

@@ -17,7 +17,8 @@ struct SequenceState {
   int64_t num_pending = 0;    // known tokens after these positions
   bool in_prefill = false;    // takes several rows: a prompt, or tokens that an output format forces
   bool waits = false;         // takes no rows in this pass: another sequence computes the same tokens
-  int64_t num_drafts = 0;     // rows behind the known one, of a sequence that decodes
+  int64_t num_drafts = 0;     // rows behind the known ones, of a sequence that decodes
+  bool takes_drafts = true;   // its state can be taken back if drafts turn out to be wrong
   int64_t num_to_encode = 0;  // the next positions: a prompt that the encoder has not read
 };
 
@@ -39,8 +40,8 @@ struct PassLimits {
   }
 };
 
-// Chooses one row of each sequence that decodes, and its drafts. Prompts get the remaining rows, first come first
-// served. As long as there are prompts that an encoder must read, chooses whole ones of these, and nothing else.
+// Chooses the pending rows of each sequence that decodes, and its drafts. Prompts get the remaining rows, first come
+// first served. As long as there are prompts that an encoder must read, chooses whole ones of these, and nothing else.
 // REQUIRES: at most max_rows sequences with their drafts, and max_rows positions of a prompt for an encoder.
 std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits);
 
