@@ -6,7 +6,8 @@ Works of a trained model, whose answers repeat themselves more or less:
   sampled    the same, at temperature 0.8
   records    records of a text, in a JSON schema, greedy
   tail       four long answers among short ones, greedy: what a job does at its end
-With --model, `stories` and `sampled` run on another model: one with random weights shows what wrong guesses cost.
+  random     prompts of random tokens, at temperature 1: with --model, a model with random weights shows what wrong
+             guesses cost
 Every answer must be the same with and without guesses.
 """
 import argparse
@@ -48,6 +49,8 @@ def requests_of(work, count, max_tokens):
             named = {"name": "people", "strict": True, "schema": SCHEMA}
             request |= {"ignore_eos": False, "prompt": f"The {noun} met a king, a queen and a sailor. People:",
                         "response_format": {"type": "json_schema", "json_schema": named}}
+        if work == "random":
+            request |= {"prompt": [draw.randrange(10, 4000) for _ in range(32)], "temperature": 1}
         if work == "tail":
             request["max_tokens"] = 4 * max_tokens if idx < 4 else max_tokens // 4
         requests.append(request)
@@ -77,7 +80,7 @@ def main():
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--flags", default="", help="more flags of run")
+    parser.add_argument("--flags", default="--context-length=640", help="more flags of run")
     args = parser.parse_args()
     program = penstock_program.Program(args.penstock)
     print("| work | sequences | tokens/s without | with | ratio | drafted | accepted | of all tokens | disk bytes |")
