@@ -122,7 +122,8 @@ TEST_F(MixedTest, AStoreHasTheBitsThatItWasGiven) {
 TEST_F(MixedTest, WithoutStatisticsAttentionKeeps8Bits) {
   ASSERT_TRUE(Pack(4).ok());
   EXPECT_LE(Measure().first, 4);
-  for (const LayerTensors& layer : LoadModel(store_).value()->weights.layers) {
+  const auto model = LoadModel(store_).value();
+  for (const LayerTensors& layer : model->weights.layers) {
     EXPECT_EQ(layer.q_proj->packed, WeightFormat::kInt8);
     EXPECT_EQ(layer.o_proj->packed, WeightFormat::kInt8);
   }
