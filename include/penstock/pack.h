@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,9 +15,15 @@ namespace penstock {
 struct PackOptions {
   std::string model_dir;
   std::string output_dir;  // must not exist or must be an empty folder
-  // "none": the bits of the model folder. "int8", "hqq4", "hqq3": the format of experts, dense FFNs and attention. With
-  // these, an lm_head that is not the embedding becomes int8. Routers, norms, biases and embeddings stay as they are.
+  // "none": the bits of the model folder. "int8", "hqq4", "hqq3", "hqq2": the format of experts, dense FFNs and
+  // attention. With these, an lm_head that is not the embedding becomes int8. Routers, norms, biases and embeddings
+  // stay as they are.
   std::string quantize = "none";
+  // Instead of `quantize`: the bits of a weight, with scales, on average over experts, dense FFNs and attention. Each
+  // matrix gets the format with which the weighted errors of all are least.
+  std::optional<double> bits = {};
+  // The statistics by which errors are weighed (penstock calibrate); empty: none. Only with `bits` or hqq formats.
+  std::string importance_path = {};
   // "auto": the checkpoint's own dtype. "bf16": weights are rounded as `--dtype bf16` does; only with quantize "none".
   std::string dtype = "auto";
   // Lossless compression of experts in bf16. "none"; "bf16": all of them; "auto": those that become smaller by 1.15

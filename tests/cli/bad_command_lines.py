@@ -374,6 +374,22 @@ def pack_rows():
         yield "L12", f"--quantize {value!r}", lambda box, value=value: box.run(
             pack(box, "--quantize", value), code=2, match="quantize")
     yield "L12", "--dtype f8", lambda box: box.run(pack(box, "--dtype=f8"), code=2, match="dtype")
+    for value in ("", "0.5", "17", "nan", "three"):
+        yield "L12", f"--bits {value!r}", lambda box, value=value: box.run(pack(box, "--bits", value), code=2, match="bits")
+    yield "L12", "--bits and --quantize", lambda box: box.run(pack(box, "--bits=4", "--quantize=hqq4"), code=2,
+                                                              match="--quantize")
+    yield "L12", "--bits 1", lambda box: box.run(pack(box, "--bits=1"), code=2, match="the smallest formats take")
+    yield "L12", "--importance alone", lambda box: box.run(pack(box, "--importance", box.path("none")), code=2,
+                                                           match="--importance goes with")
+    yield "L12", "no importances", lambda box: box.run(pack(box, "--quantize=hqq3", "--importance", box.path("none")),
+                                                       code=4, match="cannot be opened")
+
+    def other_importances(box):
+        path = box.path("importance")
+        with open(path, "wb") as file:
+            file.write(b"\x02\0\0\0\0\0\0\0{}")
+        box.run(pack(box, "--quantize=hqq3", "--importance", path), code=4, match="no importance file")
+    yield "L12", "a file of no importances", other_importances
     yield "L12", "no such model", lambda box: box.run(["pack", "--model", box.path("none"), "--output", box.output("store")],
                                                       code=3,
                                                       match="none")

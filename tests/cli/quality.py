@@ -12,6 +12,14 @@ import program
 
 TEXT = "The old man walked down to the river. He looked at the water for a long time, and then he went home. " * 8
 
+CALIBRATION = (
+    "Once upon a time there was a little girl who lived in a great house at the edge of the forest. Every morning she "
+    "went to the window, and looked over the hills to see whether her father was coming home. \"He will come when the "
+    "snow is gone,\" said her nurse, who sat by the fire and knitted. But the girl was not content to wait. She put on "
+    "her cloak and her boots, took a lantern from the hall, and stepped out into the cold. Nobody saw her but the cat. "
+    "The old king had three sons, of whom the youngest was thought to be a fool. Mr. Brown was a gentleman of good "
+    "fortune, who had been for many years in the habit of dining with the Colonel on Sundays. ") * 8
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
@@ -41,6 +49,28 @@ def main():
             expected = float(re.search(r"perplexity ([0-9.]+)", alone.stdout)[1])
             assert abs(report["perplexity"] - expected) < 1e-3 * expected, (report, alone.stdout)
         assert means == sorted(means) and means[1] < 0.01 < means[3], means
+        assert all(len(report["layer_errors"]) == 4 and 0 < error < 1 for error in report["layer_errors"]), report
+
+        # Statistics of another text put the bits where they count: 3 bits are better than hqq3's 3.5.
+        calibration, importance = folder / "calibration.txt", folder / "importance.safetensors"
+        calibration.write_text(CALIBRATION, encoding="utf-8")
+        calibrate = ["calibrate", "--model", program.DEMO_MODEL, "--text", calibration, "--output", importance]
+        done = penstock.run(*calibrate, "--products")
+        assert done.returncode == 0 and "of 32 experts saw fewer than 64 tokens" in done.stderr, done.stderr
+        for wrong in (("--dtype", "bf16"), ("--activations", "int8"), ("--device", "emulated")):
+            done = penstock.run(*calibrate, *wrong)
+            assert done.returncode == 2 and "penstock calibrate computes" in done.stderr, (wrong, done.stderr)
+        store = folder / "mixed"
+        done = penstock.run("pack", "--model", program.DEMO_MODEL, "--output", store, "--bits", 3.5, "--importance",
+                            importance)
+        assert done.returncode == 0, done.stderr
+        kinds = json.loads(penstock.run("inspect", "--model", store, "--json").stdout)["kinds"]
+        parts = [kinds[name] for name in ("experts", "attention")]
+        weights = [8 * part["bytes"] / part["bits_per_weight"] for part in parts]
+        assert 3.4 < 8 * sum(part["bytes"] for part in parts) / sum(weights) <= 3.5, kinds
+        assert len(kinds["experts"]["formats"]) > 1, kinds
+        mixed = quality(store)["kl_divergence"]["mean"]
+        assert mixed < means[3], (mixed, means)
         # The other way round the divergence is another one, of the same size.
         back = quality(program.DEMO_MODEL, reference=folder / "hqq3")["kl_divergence"]["mean"]
         assert back != means[3] and 0.5 < back / means[3] < 2, (back, means)

@@ -70,7 +70,7 @@ class QuantisedWeightsTest : public testing::TestWithParam<WeightFormat> {};
 TEST_P(QuantisedWeightsTest, HqqIsCloserThanRoundToNearestInEveryMatrix) {
   const auto model = LoadModel(PENSTOCK_SOURCE_DIR "/models/penstock-demo");
   ASSERT_TRUE(model.ok()) << model.status();
-  const int bits = GetParam() == WeightFormat::kHqq4 ? 4 : 3;
+  const int bits = HqqBits(GetParam());
   std::map<std::string, Summary> kinds;
   const auto compare = [&](const std::string& kind, const TensorInfo* tensor) {
     const std::vector<float> rows = ReadMatrix(**model, *tensor);
@@ -100,8 +100,9 @@ TEST_P(QuantisedWeightsTest, HqqIsCloserThanRoundToNearestInEveryMatrix) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, QuantisedWeightsTest, testing::Values(WeightFormat::kHqq4, WeightFormat::kHqq3),
-                         [](const auto& format) { return format.param == WeightFormat::kHqq4 ? "hqq4" : "hqq3"; });
+INSTANTIATE_TEST_SUITE_P(Formats, QuantisedWeightsTest,
+                         testing::Values(WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2),
+                         [](const auto& format) { return std::string(TraitsOf(format.param).name); });
 
 }  // namespace
 }  // namespace penstock

@@ -174,7 +174,7 @@ inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t 
         }
       }
     } else {
-      const int64_t block_bytes = kHqqHeaderBytes + (format == WeightFormat::kHqq4 ? 4096 : 3072);
+      const int64_t block_bytes = kHqqHeaderBytes + (kHqqBlock / 64 * HqqGroupBytes(format));
       for (int64_t header = 0; header < panel_bytes; header += block_bytes) {
         put_float(header, 1e-4f * std::abs(normal(generator)));
         put_float(header + 4, 0.01f);

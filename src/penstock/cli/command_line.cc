@@ -27,6 +27,7 @@
 #include "penstock/cli/flags/common_flags.h"
 #include "penstock/cli/flags/flags.h"
 #include "penstock/cli/flags/help.h"
+#include "penstock/cli/flags/pack_flags.h"
 #include "penstock/cli/flags/serve_flags.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/parallel/launcher.h"
@@ -198,21 +199,11 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PackFlags>();
   CLI::App* command = AddCommand(
       app, "pack", "write a model as a packed store: ready to compute, with checksums, quantised on request");
-  BeginGroup(*command, "Store");
-  AddFlag(*command, "-m,--model", flags->pack.model_dir, "Hugging Face model folder").Required().TypeName("DIR");
-  AddFlag(*command, "-o,--output", flags->pack.output_dir, "folder to write; must not exist")
-      .Required()
-      .TypeName("DIR");
-  AddFlag(*command, "--quantize", flags->pack.quantize, "none, int8, hqq4 or hqq3").ShowDefault();
-  AddFlag(*command, "--dtype", flags->pack.dtype, "auto (the checkpoint's own) or bf16").ShowDefault();
-  AddFlag(*command, "--compress", flags->pack.compress,
-          "none, auto or bf16: store experts in bf16 compressed, without loss (auto: where it pays)")
-      .ShowDefault();
-  AddFlag(*command, "-t,--threads", flags->pack.threads, "compute threads (default: all usable CPUs)")
-      .InRange(1, kMaxThreads);
+  AddPackFlags(*command, flags->pack);
   AddLogFlags(*command, log);
   SetExamples(*command,
               "penstock pack -m DIR -o DIR-hqq4 --quantize hqq4\n"
+              "penstock pack -m DIR -o DIR-3bits --bits 3 --importance importance.safetensors\n"
               "penstock pack -m DIR -o DIR-bf16 --compress auto");
   return {command, [flags, &log] {
             flags->quiet = log.quiet;
@@ -289,6 +280,25 @@ Command AddQualityCommand(CLI::App& app, LogFlags& log) {
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock quality -m demo-hqq3 --reference models/penstock-demo --text book.txt");
   return {command, [flags] { return QualityCommand(*flags); }};
+}
+
+Command AddCalibrateCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<CalibrateFlags>();
+  CLI::App* command =
+      AddCommand(app, "calibrate", "record which inputs of a model's matrices matter on a text, for pack --importance");
+  BeginGroup(*command, "Calibration");
+  AddFlag(*command, "--text", flags->text_file, "file that holds the text; - for standard input")
+      .Required()
+      .TypeName("FILE");
+  AddFlag(*command, "-o,--output", flags->output_path, "file to write").Required().TypeName("FILE");
+  AddFlag(*command, "--products", flags->with_products,
+          "also record products of inputs, so that weights can make up for each other's errors; takes 1 KiB for each "
+          "input of each expert");
+  AddModelFlags(*command, flags->model);
+  AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock calibrate -m models/penstock-demo --text book.txt -o importance.safetensors --products");
+  return {command, [flags] { return CalibrateCommand(*flags); }};
 }
 
 // The subcommand also takes the flags of penstock bench.
@@ -541,11 +551,11 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {AddRunCommand(app, log),        AddMergeCommand(app, log),
-                                   AddGenerateCommand(app, log),   AddServeCommand(app, log),
-                                   AddChatCommand(app, log),       AddPackCommand(app, log),
-                                   AddInspectCommand(app, log),    AddTokenizeCommand(app, log),
-                                   AddPerplexityCommand(app, log), AddQualityCommand(app, log)};
+  std::vector<Command> commands = {
+      AddRunCommand(app, log),     AddMergeCommand(app, log),    AddGenerateCommand(app, log),
+      AddServeCommand(app, log),   AddChatCommand(app, log),     AddPackCommand(app, log),
+      AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
+      AddQualityCommand(app, log), AddCalibrateCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddDoctorCommand(app, log));

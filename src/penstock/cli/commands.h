@@ -150,6 +150,15 @@ struct QualityFlags {
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags);
 inline constexpr int64_t kQualityWindow = 512;  // default of its --context-length
 
+// penstock calibrate: record what a model's matrices are multiplied by while it reads a text.
+struct CalibrateFlags {
+  ModelFlags model;
+  std::string text_file;
+  std::string output_path;
+  bool with_products = false;
+};
+absl::StatusOr<int> CalibrateCommand(const CalibrateFlags& flags);
+
 inline constexpr int64_t kBenchPrefillChunk = 256;  // default of bench and bench routing
 
 // penstock bench: measure tokens per second of a model on random tokens.

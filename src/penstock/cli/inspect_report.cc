@@ -11,6 +11,7 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/cli/inspect/weight_kinds.h"
 #include "penstock/model/family.h"
 #include "penstock/model/recurrent_state.h"
 #include "penstock/plan/engine_plan.h"
@@ -25,63 +26,6 @@ constexpr uint64_t kMemorySizes[] = {4 * kGiB,   8 * kGiB,   16 * kGiB,   24 * k
                                      512 * kGiB, 768 * kGiB, 1024 * kGiB, 1536 * kGiB, 2048 * kGiB};
 constexpr uint64_t kGpuSizes[] = {8 * kGiB, 16 * kGiB, 24 * kGiB, 48 * kGiB, 80 * kGiB, 141 * kGiB};
 constexpr uint64_t kMaxMemory = uint64_t{16} << 40;
-
-std::string_view StoredAs(const TensorInfo& tensor) {
-  if (tensor.is_compressed) return "bf16, compressed";
-  if (tensor.packed.has_value()) return TraitsOf(*tensor.packed).name;
-  if (tensor.scales.has_value()) return TraitsOf(tensor.scales->format).name;
-  return DtypeName(tensor.dtype);
-}
-
-// Bytes of one kind of weights, by their stored format.
-using BytesByFormat = std::map<std::string, uint64_t, std::less<>>;
-
-struct Kind {
-  std::string_view name;
-  BytesByFormat formats = {};
-  int64_t num_tensors = 0;
-
-  void Add(const TensorInfo* tensor) {
-    if (tensor == nullptr) return;
-    formats[std::string(StoredAs(*tensor))] += StoredBytes(*tensor);
-    ++num_tensors;
-  }
-  uint64_t bytes() const {
-    uint64_t sum = 0;
-    for (const auto& [format, own] : formats) sum += own;
-    return sum;
-  }
-};
-
-std::vector<Kind> KindsOf(const WeightMap& map) {
-  Kind embedding{"embedding"}, lm_head{"lm_head"}, attention{"attention"}, routers{"routers"}, dense{"dense FFNs"},
-      shared{"shared FFNs"}, experts{"experts"}, vectors{"norms and biases"};
-  embedding.Add(map.embedding);
-  if (map.lm_head != map.embedding) lm_head.Add(map.lm_head);
-  for (const TensorInfo* tensor :
-       {map.lm_head_bias, map.final_norm, map.final_norm_bias, map.encoder_norm, map.encoder_bias, map.decoder_bias}) {
-    vectors.Add(tensor);
-  }
-  for (const LayerTensors& layer : map.layers) {
-    const auto is_of = [](const FfnParts<const TensorInfo*>& ffn, const TensorInfo& tensor) {
-      return &tensor == ffn.gate_proj || &tensor == ffn.up_proj || &tensor == ffn.down_proj;
-    };
-    layer.ForEachDense([&](const TensorInfo& tensor) { vectors.Add(&tensor); },
-                       [&](const TensorInfo& tensor, MatrixKind kind) {
-                         if (kind == MatrixKind::kAttention) return attention.Add(&tensor);
-                         if (kind == MatrixKind::kRouter) return routers.Add(&tensor);
-                         is_of(layer.dense_ffn, tensor) ? dense.Add(&tensor) : shared.Add(&tensor);
-                       });
-    for (const FfnTensors& expert : layer.experts) {
-      expert.ForEach([&](const TensorInfo& tensor) { experts.Add(&tensor); });
-    }
-  }
-  std::vector<Kind> kinds;
-  for (Kind* kind : {&embedding, &attention, &routers, &dense, &shared, &experts, &lm_head, &vectors}) {
-    if (kind->num_tensors > 0) kinds.push_back(std::move(*kind));
-  }
-  return kinds;
-}
 
 json::array LayersOf(const WeightMap& map) {
   json::array layers;
@@ -341,7 +285,10 @@ json::object InspectReport(const DescribedModel& described) {
   for (const Kind& kind : KindsOf(weights)) {
     json::object formats;
     for (const auto& [format, bytes] : kind.formats) formats[format] = bytes;
-    kinds[kind.name] = {{"bytes", kind.bytes()}, {"tensors", kind.num_tensors}, {"formats", std::move(formats)}};
+    kinds[kind.name] = {{"bytes", kind.bytes()},
+                        {"bits_per_weight", kind.bits_per_weight()},
+                        {"tensors", kind.num_tensors},
+                        {"formats", std::move(formats)}};
     if (kind.name == "experts") expert_bytes = kind.bytes();
     known_bytes += kind.bytes();
   }
@@ -487,11 +434,12 @@ std::string Bytes(const json::value& value) { return FormatBytes(value.to_number
 
 // Returns a table of how many bytes each kind of weight takes, and in which formats.
 std::string WeightTable(const json::object& kinds) {
-  std::string out = "\nweights              bytes        stored as\n";
+  std::string out = "\nweights              bytes        bits    stored as\n";
   for (const auto& [name, value] : kinds) {
     const json::object& kind = value.get_object();
-    out += fmt::format("{:<20} {:<12} {}\n", std::string_view(name.data(), name.size()), Bytes(kind.at("bytes")),
-                       FormatsText(kind.at("formats").get_object()));
+    out +=
+        fmt::format("{:<20} {:<12} {:<7.2f} {}\n", std::string_view(name.data(), name.size()), Bytes(kind.at("bytes")),
+                    kind.at("bits_per_weight").to_number<double>(), FormatsText(kind.at("formats").get_object()));
   }
   return out;
 }

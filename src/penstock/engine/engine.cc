@@ -276,7 +276,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .popularity = plan_->popularity,
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_,
-                                                         .communicator = communicator_}));
+                                                         .communicator = communicator_,
+                                                         .observer = hooks.observer}));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,

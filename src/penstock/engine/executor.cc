@@ -111,6 +111,7 @@ absl::Status Executor::CreateHost(const Args& args) {
         FormatBytes(host_.activations.to_rank.size()));
   }
   OpContext context{model.config, args.kernels, args.pool, args.formats.rows, *host_.dense, host_.activations};
+  context.observer = args.observer;
   if (split.cuts_experts) {
     const ColumnRange columns = split.ColumnsOf(model.config.expert_dim, ExpertCutUnit(model.weights));
     context.expert_cols = {columns.first, columns.end};

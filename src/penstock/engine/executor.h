@@ -17,6 +17,7 @@
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/ops/operations.h"
+#include "penstock/ops/pass_observer.h"
 #include "penstock/parallel/communicator.h"
 #include "penstock/parallel/head_split.h"
 #include "penstock/plan/formats.h"
@@ -42,6 +43,7 @@ class Executor {
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
     Communicator* communicator = nullptr;  // with the ranks that share the experts; null: there are no others
+    PassObserver* observer = nullptr;      // see EngineHooks
   };
   // Reads the dense weights, and also all experts if DRAM has room for all.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Args args);

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/ops/pass_observer.h"
 #include "penstock/parallel/communicator.h"
 #include "penstock/runtime/disk_reader.h"
 #include "penstock/simulate/plan_simulator.h"
@@ -23,6 +24,8 @@ struct EngineHooks {
   bool random_answers = false;
   // Drafts every token that can be guessed, also where that costs more than it gains.
   bool drafts_all = false;
+  // Sees what the host computes; outlives the engine. Null: nobody looks.
+  PassObserver* observer = nullptr;
   // Shares the experts with the engines of other ranks; outlives the engine. All of them must have the same model and
   // options, except memory. Step() is then a step of all ranks, each with its own requests: every rank must call it as
   // often as the others.

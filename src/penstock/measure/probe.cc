@@ -48,7 +48,7 @@ struct Format {
 constexpr Format kAllFormats[] = {{WeightFormat::kF32, ComputeDtype::kF32},  {WeightFormat::kF16, ComputeDtype::kF32},
                                   {WeightFormat::kBF16, ComputeDtype::kF32}, {WeightFormat::kBF16, ComputeDtype::kBF16},
                                   {WeightFormat::kInt8, ComputeDtype::kF32}, {WeightFormat::kHqq4, ComputeDtype::kF32},
-                                  {WeightFormat::kHqq3, ComputeDtype::kF32}};
+                                  {WeightFormat::kHqq3, ComputeDtype::kF32}, {WeightFormat::kHqq2, ComputeDtype::kF32}};
 constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
 
 // Returns the shape of attention and experts that is usual in MoE models.

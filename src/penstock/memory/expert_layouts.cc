@@ -179,11 +179,12 @@ absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
   const auto has_experts = [](const LayerTensors& layer) { return !layer.experts.empty(); };
   if (std::ranges::none_of(map.layers, has_experts))
     return UsageError("--parallel experts=tp: the model has no experts");
+  const int64_t unit = ExpertCutUnit(map);
   for (const LayerTensors& layer : map.layers) {
     for (const FfnTensors& expert : layer.experts) {
       const TensorInfo* uncut = nullptr;
       expert.ForEach([&](const TensorInfo& tensor) {
-        if (!IsReady(tensor) || PanelCutUnit(*tensor.packed) != ExpertCutUnit(map)) uncut = &tensor;
+        if (!IsReady(tensor)) uncut = &tensor;
       });
       if (uncut != nullptr && uncut->is_compressed) {
         return UsageError(
@@ -197,7 +198,7 @@ absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
             "pack); use experts=ep",
             uncut->name);
       }
-      const int64_t unit = ExpertCutUnit(map), expert_dim = expert.down_proj->shape[1];
+      const int64_t expert_dim = expert.down_proj->shape[1];
       if (expert_dim > unit * (num_ranks - 1)) continue;
       return UsageError("--parallel experts=tp: {} columns cannot be cut for {} ranks in groups of {}; use experts=ep",
                         expert_dim, num_ranks, unit);
@@ -207,12 +208,13 @@ absl::Status CheckCutsExperts(const WeightMap& map, int num_ranks) {
 }
 
 int64_t ExpertCutUnit(const WeightMap& map) {
+  int64_t unit = kPanelCols;  // units are multiples of each other, so the largest serves all
   for (const LayerTensors& layer : map.layers) {
-    if (layer.experts.empty()) continue;
-    const TensorInfo& down = *layer.experts[0].down_proj;
-    if (IsReady(down)) return PanelCutUnit(*down.packed);
+    for (const FfnTensors& expert : layer.experts) {
+      if (IsReady(*expert.down_proj)) unit = std::max(unit, PanelCutUnit(*expert.down_proj->packed));
+    }
   }
-  return kPanelCols;
+  return unit;
 }
 
 void ExpertLayouts::AddLayer(int64_t num_experts, const RankSplit& ranks,
@@ -236,6 +238,7 @@ void ExpertLayouts::AddLayer(int64_t num_experts, const RankSplit& ranks,
 ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
                              const RankSplit& ranks)
     : files_(files), placement_(ranks.placement), first_key_of_layer_({ExpertKey{0}}) {
+  const int64_t cut_unit = ranks.cuts_experts ? ExpertCutUnit(map) : kPanelCols;
   for (const LayerTensors& layer : map.layers) {
     AddLayer(std::ssize(layer.experts), ranks, [&](int64_t expert_idx) {
       const FfnTensors& tensors = layer.experts[expert_idx];
@@ -243,7 +246,7 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
       tensors.ForEach([&](const TensorInfo& tensor) { is_compressed = is_compressed || tensor.is_compressed; });
       if (is_compressed) return LayOutApart(tensors);
       if (!ranks.cuts_experts) return LayOut(tensors, dtype);
-      return LayOutColumns(tensors, ranks.ColumnsOf(tensors.down_proj->shape[1], ExpertCutUnit(map)));
+      return LayOutColumns(tensors, ranks.ColumnsOf(tensors.down_proj->shape[1], cut_unit));
     });
   }
   for (const ExpertLayout& layout : experts_) {

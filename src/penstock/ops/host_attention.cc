@@ -239,6 +239,9 @@ void HostOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
     Project(rows, {q, k, {layer.v_proj, layer.v_bias, a.v, config.v_dim(layer_idx), config.v_dim()}});
   }
   ProjectGate(rows, layer_idx);
+  Observe(context_, {layer_idx, InputSite::kAttention},
+          ViewOf(a.gemm_input, context_.row_formats.attention, config.model_dim).From(rows.begin), rows.size(),
+          config.model_dim);
   context_.pool.ParallelFor(
       rows.size(), [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx, unit_norm_); });
 }
@@ -488,8 +491,12 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
     return AddAttended(rows, {ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim}, layer.o_proj,
                        layer.o_bias);
   }
-  AddAttended(rows, {context_.activations.attended, config.attended_dim(layer_idx), config.attended_dim()},
-              layer.o_proj, layer.o_bias, layer.attention_output_norm);
+  const int64_t dim = config.attended_dim(layer_idx);
+  AddAttended(rows, {context_.activations.attended, dim, config.attended_dim()}, layer.o_proj, layer.o_bias,
+              layer.attention_output_norm);
+  Observe(context_, {layer_idx, InputSite::kAttended},
+          ViewOf(context_.activations.gemm_input, context_.row_formats.attention, dim).From(rows.begin), rows.size(),
+          dim);
 }
 
 void HostOperations::PreCross(RowRange rows, int64_t layer_idx) {

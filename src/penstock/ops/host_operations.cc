@@ -23,6 +23,7 @@ struct FfnGroup {
   RowRange rows;
   GluRule glu;
   FfnParts<const float*> bias = {};  // null: no bias
+  int64_t expert_idx = 0;
 };
 
 // Computes max(0, x) or its square in place; NaN stays NaN.
@@ -118,6 +119,30 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
   });
 }
 
+// Shows the inputs of an FFN's matrices to the observer, if there is one. `weights` are of the group's rows.
+void ObserveFfn(const OpContext& context, const FfnGroup& group, InputPlace place, InputSite hidden_site,
+                int64_t ffn_dim, const RowsView& x, std::span<const float> weights = {}) {
+  if (context.observer == nullptr) return;
+  place.expert_idx = group.expert_idx;
+  Observe(context, place, x.From(group.rows.begin), group.rows.size(), context.config.model_dim, weights);
+  place.site = hidden_site;
+  const RowsView hidden = ViewOf(context.activations.hidden, context.row_formats.ffn, ffn_dim);
+  Observe(context, place, hidden.From(group.rows.begin), group.rows.size(), ffn_dim, weights);
+}
+
+// Returns the router's weights for an expert, of the rows at its places.
+std::vector<float> WeightsOf(const OpContext& context, const FfnGroup& group) {
+  const Activations& a = context.activations;
+  const int64_t num_topk = context.config.num_topk;
+  std::vector<float> weights;
+  for (int64_t place = group.rows.begin; place < group.rows.end; ++place) {
+    const int64_t first = a.assigned_row[place] * num_topk;
+    const auto chosen = std::find(a.topk_idx.begin() + first, a.topk_idx.begin() + first + num_topk, group.expert_idx);
+    weights.push_back(a.topk_weights[chosen - a.topk_idx.begin()]);
+  }
+  return weights;
+}
+
 RowsView ExpertInput(const OpContext& context) {
   return ViewOf(context.activations.expert_input, context.row_formats.ffn, context.config.model_dim);
 }
@@ -133,54 +158,6 @@ HostOperations::HostOperations(const OpContext& context) : context_(context) {
   const OuterWeights& outer = context.weights.outer();
   encoder_bias_ = BiasOfDistances(outer.encoder_bias, /*is_of_encoder=*/true, context.config);
   decoder_bias_ = BiasOfDistances(outer.decoder_bias, /*is_of_encoder=*/false, context.config);
-}
-
-void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
-  const ModelConfig& config = context_.config;
-  Activations& a = context_.activations;
-  PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows && rows.end <= batch.num_rows());
-  const EmbeddingView& embedding = context_.weights.outer().embedding;
-  ForRowRanges(context_, rows, [&](RowRange part) {
-    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
-      const int64_t token = batch.token_ids[row_idx];
-      float* residual = a.residual.data() + row_idx * config.model_dim;
-      if (embedding.packed.has_value()) {
-        UnpackColumn(*embedding.packed, embedding.data, token, config.model_dim, residual);
-      } else {
-        const std::byte* source =
-            embedding.data + static_cast<uint64_t>(token * config.model_dim) * SizeOf(embedding.dtype);
-        context_.kernels.to_f32(embedding.dtype, source, config.model_dim, residual);
-      }
-      if (config.embedding_scale != 1) {
-        for (int64_t d = 0; d < config.model_dim; ++d) residual[d] *= config.embedding_scale;
-      }
-    }
-  });
-  SetAngles(batch, rows);
-}
-
-void HostOperations::SetAngles(const RowBatch& batch, RowRange rows) {
-  const ModelConfig& config = context_.config;
-  Activations& a = context_.activations;
-  ForRowRanges(context_, rows, [&](RowRange part) {
-    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
-      // Angles are in f32, as in the reference implementation.
-      const int64_t pos = batch.positions[row_idx];
-      if (config.query_scale.is_on()) a.query_scales[row_idx] = config.query_scale.At(pos);
-      float* cos = a.cos.data() + row_idx * config.num_angles();
-      float* sin = a.sin.data() + row_idx * config.num_angles();
-      const auto fill = [&](const Rope& kind) {
-        const RopeFrequencies& rope = kind.Of(batch.sequence_lengths[row_idx]);
-        for (int64_t i = 0; i < kind.rotary_dim / 2; ++i) {
-          const float angle = static_cast<float>(pos) * rope.frequencies[i];
-          *cos++ = std::cos(angle) * rope.scale;
-          *sin++ = std::sin(angle) * rope.scale;
-        }
-      };
-      fill(config.rope);
-      for (const Rope& rope : config.other_ropes) fill(rope);
-    }
-  });
 }
 
 // residual += residual_scale * normed.
@@ -469,7 +446,9 @@ void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
     });
   }
   const FfnGroup group = {&layer.shared_ffn, rows, config.ffn_glu(layer_idx)};
-  RunFfns(context_, {&group, 1}, config.shared_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim), a.normed);
+  const RowsView x = ViewOf(a.gemm_input, context_.row_formats.ffn, dim);
+  RunFfns(context_, {&group, 1}, config.shared_ffn_dim, x, a.normed);
+  ObserveFfn(context_, group, {layer_idx, InputSite::kSharedFfn}, InputSite::kSharedHidden, config.shared_ffn_dim, x);
   if (!layer.ffn_output_norm.empty()) {
     return ForRowRanges(context_, rows, [&](RowRange part) {
       const int64_t begin = part.begin * dim, count = part.size() * dim;
@@ -503,7 +482,8 @@ void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
   for (const ExpertToRun& expert : experts) {
     const IndexRange places = {a.group_offsets[expert.expert_idx], a.group_offsets[expert.expert_idx + 1]};
     if (places.size() == 0) continue;
-    FfnGroup& group = groups.emplace_back(FfnGroup{&expert.weights, places, config.expert_glu(layer_idx)});
+    FfnGroup& group =
+        groups.emplace_back(FfnGroup{&expert.weights, places, config.expert_glu(layer_idx), {}, expert.expert_idx});
     if (!config.expert_bias) continue;
     const LayerWeights& layer = context_.weights.layer(layer_idx);
     const int64_t first = expert.expert_idx * config.expert_dim + cols.begin;
@@ -516,6 +496,11 @@ void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
     return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
   });
   RunFfns(context_, groups, cols.size(), ExpertInput(context_), a.expert_output);
+  if (context_.observer == nullptr) return;
+  for (const FfnGroup& group : groups) {
+    ObserveFfn(context_, group, {layer_idx, InputSite::kExperts}, InputSite::kExpertsHidden, cols.size(),
+               ExpertInput(context_), WeightsOf(context_, group));
+  }
 }
 
 void HostOperations::RoundOutputs(IndexRange places, CommFormat format) {
@@ -538,6 +523,7 @@ void HostOperations::Combine(RowRange rows, int64_t layer_idx) {
   const Activations& a = context_.activations;
   const int64_t num_topk = context_.config.num_topk, first = rows.begin * num_topk;
   AddOutputs(rows, layer_idx, num_topk, a.assignments.data() + first, a.topk_weights.data() + first);
+  ObserveLayer(context_, rows, layer_idx);
 }
 
 void HostOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
@@ -546,52 +532,15 @@ void HostOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
   const int64_t dim = context_.config.model_dim;
   NormForFfn(rows, layer_idx);
   const FfnGroup group = {&layer.dense_ffn, rows, context_.config.ffn_glu(layer_idx)};
-  RunFfns(context_, {&group, 1}, context_.config.dense_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim),
-          a.normed);
+  const RowsView x = ViewOf(a.gemm_input, context_.row_formats.ffn, dim);
+  RunFfns(context_, {&group, 1}, context_.config.dense_ffn_dim, x, a.normed);
+  ObserveFfn(context_, group, {layer_idx, InputSite::kFfn}, InputSite::kHidden, context_.config.dense_ffn_dim, x);
   if (!layer.ffn_output_norm.empty()) {
     ForRowRanges(context_, rows,
                  [&](RowRange part) { NormOutputs(context_, part, layer.ffn_output_norm, a.normed, a.normed); });
   }
   AddBranch(rows);
-}
-
-void HostOperations::Logits(std::span<const int64_t> rows) {
-  const ModelConfig& config = context_.config;
-  Activations& a = context_.activations;
-  const OuterWeights& outer = context_.weights.outer();
-  const int64_t num_rows = static_cast<int64_t>(rows.size());
-  PENSTOCK_CHECK(num_rows <= a.dims.max_logit_rows && num_rows <= a.dims.max_rows);
-  const int64_t dim = config.model_dim;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    context_.kernels.norm({.num_rows = 1,
-                           .dim = dim,
-                           .x = a.residual.data() + rows[i] * dim,
-                           .x_stride = dim,
-                           .weight = outer.final_norm.data(),
-                           .eps = config.norm_eps,
-                           .out = a.normed.data() + i * dim,
-                           .out_stride = dim,
-                           .norm = config.norm,
-                           .bias = DataOrNull(outer.final_norm_bias)});
-  }
-  const kernels::RowFormat format = context_.row_formats.lm_head;
-  PrepareRows(context_, a.normed, dim, {0, num_rows}, format, a.gemm_input);
-  const GemmPart head[] = {{{.num_rows = num_rows,
-                             .inner_dim = dim,
-                             .x = ViewOf(a.gemm_input, format, dim),
-                             .w = outer.lm_head,
-                             .bias = DataOrNull(outer.lm_head_bias),
-                             .y = a.logits.data(),
-                             .y_stride = config.vocab_size},
-                            config.vocab_size}};
-  RunGemms(context_, head);
-  if (config.logit_scale != 1) {
-    for (int64_t i = 0; i < num_rows * config.vocab_size; ++i) a.logits[i] *= config.logit_scale;
-  }
-  if (config.logit_cap == 0) return;
-  ForRowRanges(context_, {0, num_rows * config.vocab_size}, [&](IndexRange part) {
-    context_.kernels.soft_cap(config.logit_cap, part.size(), a.logits.data() + part.begin);
-  });
+  ObserveLayer(context_, rows, layer_idx);
 }
 
 }  // namespace penstock

@@ -14,6 +14,7 @@
 #include "penstock/memory/dense_weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/operations.h"
+#include "penstock/ops/pass_observer.h"
 #include "penstock/ops/prefetching.h"
 
 namespace penstock {
@@ -28,6 +29,7 @@ struct OpContext {
   Activations& activations;
   IndexRange expert_cols = {};                                          // of each expert, if ranks cut them; empty: all
   kernels::Prefetching prefetching = kernels::Prefetching::kProcessor;  // HostOperations chooses it
+  PassObserver* observer = nullptr;                                     // null: nobody looks
 };
 
 class HostOperations : public Operations {

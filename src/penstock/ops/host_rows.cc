@@ -118,4 +118,22 @@ void NormRows(const OpContext& context, RowRange rows, const NormOf& norm, kerne
   });
 }
 
+void Observe(const OpContext& context, const InputPlace& place, const RowsView& x, int64_t num_rows, int64_t dim,
+             std::span<const float> weights) {
+  if (context.observer == nullptr || x.format != kernels::RowFormat::kF32) return;
+  context.observer->OnInputs({.place = place,
+                              .num_rows = num_rows,
+                              .dim = dim,
+                              .values = reinterpret_cast<const float*>(x.data),
+                              .stride = x.stride_bytes / static_cast<int64_t>(sizeof(float)),
+                              .weights = weights},
+                             context.pool);
+}
+
+void ObserveLayer(const OpContext& context, RowRange rows, int64_t layer_idx) {
+  if (context.observer == nullptr) return;
+  const int64_t dim = context.config.model_dim;
+  context.observer->OnLayer(layer_idx, context.activations.residual.subspan(rows.begin * dim, rows.size() * dim));
+}
+
 }  // namespace penstock::host

@@ -73,4 +73,10 @@ void NormOutputs(const OpContext& context, RowRange part, std::span<const float>
 void NormRows(const OpContext& context, RowRange rows, const NormOf& norm, kernels::RowFormat format,
               std::span<std::byte> buffer);
 
+// Shows rows of floats that a GEMM takes to the observer, if there is one. PassObserver::Inputs has the arguments.
+void Observe(const OpContext& context, const InputPlace& place, const RowsView& x, int64_t num_rows, int64_t dim,
+             std::span<const float> weights = {});
+// Shows it the residual behind a layer.
+void ObserveLayer(const OpContext& context, RowRange rows, int64_t layer_idx);
+
 }  // namespace penstock::host

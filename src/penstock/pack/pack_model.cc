@@ -21,6 +21,7 @@
 #include "penstock/memory/weights.h"
 #include "penstock/model/gguf_model.h"
 #include "penstock/pack.h"
+#include "penstock/pack/mixed_formats.h"
 #include "penstock/pack/pack_output.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/block_formats.h"
@@ -62,6 +63,9 @@ struct PackFormats {
   std::optional<WeightFormat> quantised;  // format of experts, dense FFNs and attention; empty: not quantised
   ComputeDtype dtype = ComputeDtype::kF32;
   Compression compression = Compression::kNone;  // of experts in bf16
+  bool is_mixed = false;                         // each matrix has its own format, in place of `quantised`
+
+  bool is_quantised() const { return is_mixed || quantised.has_value(); }
 };
 
 absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
@@ -69,15 +73,21 @@ absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
   if (options.quantize != "none") {
     formats.quantised = WeightFormatOf(options.quantize);
     if (!formats.quantised.has_value() || !IsCodes(*formats.quantised)) {
-      return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4 or hqq3", options.quantize);
+      return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4, hqq3 or hqq2", options.quantize);
     }
+  }
+  if (options.bits.has_value() && options.quantize != "none") return UsageError("--bits goes without --quantize");
+  formats.is_mixed = options.bits.has_value();
+  if (!options.importance_path.empty() && !formats.is_mixed &&
+      !(formats.quantised.has_value() && IsHqq(*formats.quantised))) {
+    return UsageError("--importance goes with --bits, or with --quantize hqq4, hqq3 or hqq2");
   }
   if (options.dtype == "bf16") {
     formats.dtype = ComputeDtype::kBF16;
   } else if (options.dtype != "auto") {
     return UsageError("--dtype '{}' is unknown: expected auto or bf16", options.dtype);
   }
-  if (formats.quantised.has_value() && formats.dtype == ComputeDtype::kBF16) {
+  if (formats.is_quantised() && formats.dtype == ComputeDtype::kBF16) {
     return UsageError("--dtype bf16 goes with --quantize none only: what is not quantised keeps its dtype");
   }
   if (options.compress == "auto") {
@@ -87,7 +97,7 @@ absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
   } else if (options.compress != "none") {
     return UsageError("--compress '{}' is unknown: expected none, auto or bf16", options.compress);
   }
-  if (formats.quantised.has_value() && formats.compression == Compression::kBf16) {
+  if (formats.is_quantised() && formats.compression == Compression::kBf16) {
     return UsageError("--compress bf16 goes with --quantize none only: quantised experts are not compressed");
   }
   return formats;
@@ -101,6 +111,8 @@ class Packer {
     progress_.total_bytes = model.checkpoint.total_bytes();
   }
 
+  // Weighs errors by the importances, if they are not null, and chooses formats of so many bits, if there are any.
+  absl::Status ChooseFormats(const Importance* importance, const std::optional<double>& bits);
   absl::Status Run();
   std::vector<TensorInfo>& tensors() { return tensors_; }
 
@@ -111,6 +123,11 @@ class Packer {
   absl::Status PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first, std::span<std::byte> target);
   absl::Status PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, int64_t count,
                             std::byte* target) const;
+  // Reads what all panels of a matrix need.
+  absl::Status BeginMatrix(const TensorInfo& tensor);
+  absl::Status ReadStored(const TensorInfo& tensor, int64_t first, int64_t count, std::span<std::byte> rows) const;
+  // Returns rows of the matrix that was begun. kModel when one of them holds NaN or infinity.
+  absl::StatusOr<std::vector<float>> FloatRows(const TensorInfo& tensor, int64_t first, int64_t count) const;
   // Compresses whole blocks of `values` and of those that an earlier call left, and at the end of a matrix the rest.
   std::vector<std::byte> Compress(std::span<const std::byte> values, bool is_last);
   absl::Status BeginBlob() { return output_->Align(kPageBytes); }
@@ -118,6 +135,7 @@ class Packer {
   // Returns the entry of the index, which it adds.
   TensorInfo& Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed);
   WeightFormat MatrixFormat(const TensorInfo& tensor) const {
+    if (const auto mixed = mixed_.find(&tensor); mixed != mixed_.end()) return mixed->second;
     return formats_.quantised.value_or(ResidentFormat(tensor, formats_.dtype));
   }
 
@@ -132,7 +150,11 @@ class Packer {
   std::vector<std::byte> chunk_;
   std::vector<std::byte> stored_;  // the matrix being packed, if it is stored transposed
   ReadScales scales_;              // the scales of the matrix being packed
-  std::vector<std::byte> rest_;    // values that wait for a whole block
+  MatrixFormats mixed_;
+  const Importance* importance_ = nullptr;
+  InputPlaces places_;
+  std::optional<MatrixErrors> errors_;  // of the matrix being packed
+  std::vector<std::byte> rest_;         // values that wait for a whole block
 };
 
 absl::Status Packer::Advance(uint64_t bytes) {
@@ -156,43 +178,82 @@ TensorInfo& Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t x
   return written;
 }
 
+absl::Status Packer::BeginMatrix(const TensorInfo& tensor) {
+  stored_.clear();
+  if (tensor.places.has_value() && tensor.places->is_transposed && NumMatrices(tensor) == 1 && !tensor.as_floats) {
+    const OpenedFile& file = model_->checkpoint.files()[tensor.file_idx];
+    stored_.resize(tensor.extent.size_bytes);
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor.extent.offset_bytes, file.path));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales::Of(model_->checkpoint.files(), tensor));
+  return absl::OkStatus();
+}
+
+absl::Status Packer::ReadStored(const TensorInfo& tensor, int64_t first, int64_t count,
+                                std::span<std::byte> rows) const {
+  if (stored_.empty()) return ReadRows(model_->checkpoint.files(), tensor, first, count, rows);
+  GatherRows(tensor, stored_.data(), first, count, rows.data());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> Packer::FloatRows(const TensorInfo& tensor, int64_t first, int64_t count) const {
+  std::vector<std::byte> raw(static_cast<uint64_t>(count) * RowBytes(tensor));
+  PENSTOCK_RETURN_IF_ERROR(ReadStored(tensor, first, count, raw));
+  std::vector<float> values(count * RowElements(tensor));
+  RowsToFloats(tensor, raw.data(), scales_.bytes(), first, count, values.data());
+  for (const float value : values) {
+    if (!std::isfinite(value)) {
+      return ModelError(
+          "{}: tensor '{}' has a value that is NaN or infinite and cannot be quantised: find them with "
+          "`penstock inspect --verify`",
+          model_->checkpoint.files()[tensor.file_idx].path, tensor.name);
+    }
+  }
+  return values;
+}
+
+absl::Status Packer::ChooseFormats(const Importance* importance, const std::optional<double>& bits) {
+  importance_ = importance;
+  places_ = PlacesOfInputs(model_->config, model_->weights);
+  if (!bits.has_value()) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(
+      mixed_, ChooseMixedFormats({.config = model_->config,
+                                  .map = model_->weights,
+                                  .places = places_,
+                                  .importance = importance,
+                                  .bits = *bits,
+                                  .pool = *pool_,
+                                  .begin = [&](const TensorInfo& tensor) -> absl::Status {
+                                    PENSTOCK_RETURN_IF_ERROR(Advance(0));
+                                    return BeginMatrix(tensor);
+                                  },
+                                  .rows = [&](const TensorInfo& tensor, int64_t first,
+                                              int64_t count) { return FloatRows(tensor, first, count); }}));
+  return absl::OkStatus();
+}
+
 absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, int64_t count,
                                   std::byte* target) const {
   const int64_t inner_dim = RowElements(tensor);
-  const std::vector<OpenedFile>& files = model_->checkpoint.files();
-  std::vector<std::byte> raw(static_cast<uint64_t>(count) * RowBytes(tensor));
-  const auto read = [&](int64_t first, int64_t num_rows) -> absl::Status {
-    const std::span<std::byte> rows(raw.data(), static_cast<uint64_t>(num_rows) * RowBytes(tensor));
-    if (stored_.empty()) return ReadRows(files, tensor, first, num_rows, rows);
-    GatherRows(tensor, stored_.data(), first, num_rows, rows.data());
+  if (IsCodes(format)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> values, FloatRows(tensor, col, count));
+    QuantisePanel(format, values, count, inner_dim, target, errors_.has_value() ? &*errors_->weights : nullptr);
     return absl::OkStatus();
-  };
+  }
+  std::vector<std::byte> raw(static_cast<uint64_t>(count) * RowBytes(tensor));
   if (IsBlocks(format)) {  // stored as rows, without padding; rows of several matrices, each with its own place
     for (int64_t row = col; row < col + count;) {
       const int64_t num_rows = std::min(col + count - row, MatrixRows(tensor) - row % MatrixRows(tensor));
-      PENSTOCK_RETURN_IF_ERROR(read(row, num_rows));
+      PENSTOCK_RETURN_IF_ERROR(
+          ReadStored(tensor, row, num_rows, std::span(raw).first(static_cast<uint64_t>(num_rows) * RowBytes(tensor))));
       MakeBlockRows(tensor, raw.data(), scales_.bytes(), row, num_rows, target);
       target += static_cast<uint64_t>(num_rows) * BlockRowBytes(format, inner_dim);
       row += num_rows;
     }
     return absl::OkStatus();
   }
-  PENSTOCK_RETURN_IF_ERROR(read(col, count));
-  if (IsFloat(format)) {
-    PackRows(tensor, raw.data(), scales_.bytes(), col, count, format, nullptr, target);
-    return absl::OkStatus();
-  }
-  std::vector<float> values(count * inner_dim);
-  RowsToFloats(tensor, raw.data(), scales_.bytes(), col, count, values.data());
-  for (const float value : values) {
-    if (!std::isfinite(value)) {
-      return ModelError(
-          "{}: tensor '{}' has a value that is NaN or infinite and cannot be quantised: find them with "
-          "`penstock inspect --verify`",
-          files[tensor.file_idx].path, tensor.name);
-    }
-  }
-  QuantisePanel(format, values, count, inner_dim, target);
+  PENSTOCK_RETURN_IF_ERROR(ReadStored(tensor, col, count, raw));
+  PackRows(tensor, raw.data(), scales_.bytes(), col, count, format, nullptr, target);
   return absl::OkStatus();
 }
 
@@ -249,13 +310,11 @@ bool Pays(std::span<const std::byte> values) {
 absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format, Compression compression) {
   if (tensor == nullptr) return absl::OkStatus();
   if (format != WeightFormat::kBF16) compression = Compression::kNone;
-  stored_.clear();
-  if (tensor->places.has_value() && tensor->places->is_transposed && NumMatrices(*tensor) == 1 && !tensor->as_floats) {
-    const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
-    stored_.resize(tensor->extent.size_bytes);
-    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor->extent.offset_bytes, file.path));
+  PENSTOCK_RETURN_IF_ERROR(BeginMatrix(*tensor));
+  errors_.reset();
+  if (const auto place = places_.find(tensor); importance_ != nullptr && place != places_.end() && IsHqq(format)) {
+    PENSTOCK_ASSIGN_OR_RETURN(errors_, ReadMatrixErrors(*importance_, place->second, model_->config, *tensor));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales::Of(model_->checkpoint.files(), *tensor));
   const uint64_t panel_bytes = PanelBytes(format, RowElements(*tensor));
   const uint64_t total_bytes = PackedStoreBytes(*tensor, format);
   bool is_compressed = compression == Compression::kBf16;
@@ -343,7 +402,7 @@ absl::Status Packer::Run() {
   } else if (!is_tied) {
     PENSTOCK_RETURN_IF_ERROR(Rows(map.embedding));
   }
-  const bool is_quantised = formats_.quantised.has_value() && !is_tied;
+  const bool is_quantised = formats_.is_quantised() && !is_tied;
   PENSTOCK_RETURN_IF_ERROR(
       Matrix(map.lm_head, is_quantised ? WeightFormat::kInt8 : ResidentFormat(*map.lm_head, formats_.dtype)));
   for (const TensorInfo* tensor :
@@ -418,13 +477,20 @@ absl::Status PackModel(const PackOptions& options, const std::function<void(cons
   if (model->checkpoint.format() == Checkpoint::Format::kPacked) {
     return UsageError("{}: is a packed store already: pack the model that it was made from", options.model_dir);
   }
+  std::optional<Importance> importance;
+  if (!options.importance_path.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(importance, Importance::Open(options.importance_path));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(PackOutput output, PackOutput::Create(options.output_dir));
   PENSTOCK_ASSIGN_OR_RETURN(Checksums files, WriteSideFiles(folder, output));
   ThreadPool pool(options.threads > 0 ? options.threads : NumUsableCpus());
   Packer packer(*model, formats, output, pool, on_progress, stop);
+  if (formats.is_quantised()) {
+    PENSTOCK_RETURN_IF_ERROR(packer.ChooseFormats(importance.has_value() ? &*importance : nullptr, options.bits));
+  }
   PENSTOCK_RETURN_IF_ERROR(packer.Run());
-  const PackedIndex index = {.quantize = options.quantize,
+  const PackedIndex index = {.quantize = formats.is_mixed ? "mixed" : options.quantize,
                              .source = model->fingerprint,
                              .weights_bytes = output.weights_bytes(),
                              .tensors = std::move(packer.tensors()),

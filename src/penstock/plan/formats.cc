@@ -1,9 +1,13 @@
 #include "penstock/plan/formats.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/model/family.h"
 
 namespace penstock {
@@ -48,19 +52,36 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
   return found;
 }
 
-// Returns the first matrix of a kind. A layer's experts come before its other FFNs.
-const TensorInfo& FirstOf(const WeightMap& map, MatrixKind kind) {
-  const TensorInfo* first = nullptr;
-  for (size_t i = 0; i < map.layers.size() && first == nullptr; ++i) {
-    const LayerTensors& layer = map.layers[i];
-    if (kind == MatrixKind::kFfn && !layer.experts.empty()) return *layer.experts[0].up_proj;
+// Returns the formats of a kind of matrix, that with the most bytes first. If the kind has experts, only theirs count.
+std::vector<WeightFormat> FormatsOf(const WeightMap& map, MatrixKind kind, ComputeDtype dtype) {
+  uint64_t bytes[std::size(kWeightFormats)] = {};
+  const auto add = [&](const TensorInfo& tensor) {
+    bytes[static_cast<size_t>(ResidentFormat(tensor, dtype))] += StoredBytes(tensor);
+  };
+  const auto has_experts = [](const LayerTensors& layer) { return !layer.experts.empty(); };
+  const bool of_experts = kind == MatrixKind::kFfn && std::ranges::any_of(map.layers, has_experts);
+  for (const LayerTensors& layer : map.layers) {
+    for (const FfnTensors& expert : layer.experts) {
+      if (of_experts) expert.ForEach(add);
+    }
+    if (of_experts) continue;
     layer.ForEachDense([](const TensorInfo&) {},
                        [&](const TensorInfo& tensor, MatrixKind its) {
-                         if (its == kind && first == nullptr) first = &tensor;
+                         if (its == kind) add(tensor);
                        });
   }
-  PENSTOCK_CHECK(first != nullptr);
-  return *first;
+  std::vector<WeightFormat> formats;
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    if (bytes[static_cast<size_t>(format.value)] > 0) formats.push_back(format.value);
+  }
+  std::ranges::stable_sort(formats, std::greater<>(),
+                           [&](WeightFormat format) { return bytes[static_cast<size_t>(format)]; });
+  PENSTOCK_CHECK(!formats.empty());
+  return formats;
+}
+
+std::string_view NameOf(std::span<const WeightFormat> formats) {
+  return formats.size() > 1 && std::ranges::all_of(formats, IsCodes) ? "mixed" : TraitsOf(formats[0]).name;
 }
 
 // Returns a matrix that a device cannot compute together with others: an up projection whose gate has another format,
@@ -148,11 +169,11 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
 }
 
 std::string_view StoredFormatName(const WeightMap& map) {
-  return TraitsOf(ResidentFormat(FirstOf(map, MatrixKind::kAttention), ComputeDtype::kF32)).name;
+  return NameOf(FormatsOf(map, MatrixKind::kAttention, ComputeDtype::kF32));
 }
 
 std::string_view ComputationName(const Formats& formats, const WeightMap& map) {
-  if (formats.rows.ffn == kernels::RowFormat::kInt8) return TraitsOf(ModelFormatsOf(map, formats).ffn).name;
+  if (formats.rows.ffn == kernels::RowFormat::kInt8) return NameOf(FormatsOf(map, MatrixKind::kFfn, formats.dtype));
   return formats.dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
 }
 
@@ -164,10 +185,10 @@ Arithmetic RowArithmetic(kernels::RowFormat format) {
   }
 }
 
-// All families have one format for each kind of matrix, so the first one stands for all.
+// The format with the most bytes stands for all matrices of its kind.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
-  return {.attention = ResidentFormat(FirstOf(map, MatrixKind::kAttention), formats.dtype),
-          .ffn = ResidentFormat(FirstOf(map, MatrixKind::kFfn), formats.dtype),
+  return {.attention = FormatsOf(map, MatrixKind::kAttention, formats.dtype)[0],
+          .ffn = FormatsOf(map, MatrixKind::kFfn, formats.dtype)[0],
           .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
           .kv = formats.kv};
 }

@@ -55,11 +55,11 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
 absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
                                  ComputeDtype dtype);
 
-// Returns "f32", "bf16", or the format of weights that are multiplied by codes ("int8", "q4_k").
+// Returns "f32", "bf16", or the format of weights that are multiplied by codes ("int8", "q4_k"; "mixed": several of
+// int8 and hqq).
 std::string_view ComputationName(const Formats& formats, const WeightMap& map);
 
-// Returns the format in which the matrices are stored ("bf16"). If experts and attention are quantised, returns their
-// format ("int8").
+// Returns the format in which the matrices of attention are stored ("bf16", "int8"; "mixed": several of int8 and hqq).
 std::string_view StoredFormatName(const WeightMap& map);
 
 // Returns the arithmetic in which a GEMM multiplies rows of this format.

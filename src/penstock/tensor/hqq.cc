@@ -280,6 +280,81 @@ HqqGroup RoundToNearestGroup(std::span<const float> weights, int bits) {
   return RangeToGroup(low, high, Levels(bits));
 }
 
+namespace {
+
+// Shares of the range of a group from which FitGroup starts.
+constexpr float kFitRanges[] = {1.0f, 0.9f, 0.8f, 0.7f, 0.6f};
+constexpr int kFitIterations = 4;
+
+// Sums over a group, in lanes that compilers can turn into vectors.
+struct FitSums {
+  static constexpr int64_t kLanes = 8;
+  double error = 0, code = 0, code_code = 0, weight = 0, code_weight = 0;
+
+  FitSums(const float* weights, const float* importance, float scale, float zero, float levels) {
+    float lanes[5][kLanes] = {};
+    const float inverse = 1 / scale;
+    for (int64_t i = 0; i < kHqqGroup; i += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const float w = weights[i + lane], d = importance[i + lane];
+        float c = w * inverse + zero;
+        c = c > 0 ? c : 0;
+        c = (c < levels ? c : levels) + kRounder - kRounder;
+        const float residual = (c - zero) * scale - w;
+        lanes[0][lane] += d * residual * residual;
+        lanes[1][lane] += d * c;
+        lanes[2][lane] += d * c * c;
+        lanes[3][lane] += d * w;
+        lanes[4][lane] += d * c * w;
+      }
+    }
+    double* const sums[] = {&error, &code, &code_code, &weight, &code_weight};
+    for (int64_t sum = 0; sum < 5; ++sum) {
+      for (const float value : lanes[sum]) *sums[sum] += value;
+    }
+  }
+};
+
+}  // namespace
+
+HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importance, int bits) {
+  const HqqGroup nearest = RoundToNearestGroup(weights, bits);
+  if (!(nearest.scale > 0)) return nearest;
+  const float levels = Levels(bits);
+  // In steps of the nearest scale. Importances add up to 1; what is missing of a group counts nothing.
+  float w[kHqqGroup] = {}, d[kHqqGroup] = {};
+  double total = 0;
+  for (const float value : importance) total += value;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    w[i] = weights[i] / nearest.scale;
+    d[i] = static_cast<float>(importance[i] / total);
+  }
+  const auto clamp_zero = [&](double zero) {
+    return static_cast<float>(std::clamp<double>(zero, -levels, 2 * levels));
+  };
+  HqqGroup best = {.scale = 1, .zero = nearest.zero};
+  double least = std::numeric_limits<double>::max();
+  for (const float range : kFitRanges) {
+    float scale = range, zero = clamp_zero(levels / 2 - (levels / 2 - nearest.zero) / range);
+    for (int iteration = 0; iteration <= kFitIterations; ++iteration) {
+      const FitSums sums(w, d, scale, zero, levels);
+      if (sums.error < least) {
+        least = sums.error;
+        best = {.scale = scale, .zero = zero};
+      }
+      // The least-squares line of the weights over their codes.
+      const double variance = sums.code_code - sums.code * sums.code;
+      const double slope = variance > 0 ? (sums.code_weight - sums.code * sums.weight) / variance : 0;
+      if (!(slope > 0.1 && slope < 10)) break;
+      scale = static_cast<float>(slope);
+      zero = clamp_zero(-(sums.weight - slope * sums.code) / slope);
+    }
+  }
+  const float scale = best.scale * nearest.scale;
+  const bool usable = scale >= FLT_MIN && scale <= FLT_MAX / (2 * levels);  // every code is finite
+  return usable ? HqqGroup{scale, best.zero} : nearest;
+}
+
 void EncodeGroup(std::span<const float> weights, int bits, HqqGroup group, uint8_t* codes) {
   const float levels = Levels(bits);
   if (!(group.scale > 0)) {

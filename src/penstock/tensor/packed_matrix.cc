@@ -12,10 +12,6 @@
 namespace penstock {
 namespace {
 
-uint64_t HqqGroupBytes(WeightFormat format) {
-  return format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
-}
-
 // Rows are gathered in blocks that fit the L1 cache. Reading 32 whole rows element by element would touch 32 pages at a
 // time.
 constexpr int64_t kBlockInputs = 64;
@@ -78,6 +74,7 @@ uint32_t HqqCode(WeightFormat format, const std::byte* group, int64_t col, int64
   };
   if (format == WeightFormat::kHqq4) return byte(0, k / 8, k % 4) >> (k / 4 % 2 * 4) & 15;
   const uint32_t low = byte(0, k / 16, k % 4) >> (k / 4 % 4 * 2) & 3;
+  if (format == WeightFormat::kHqq2) return low;
   return low | (byte(512, k / 32, k % 4) >> (k / 4 % 8) & 1) << 2;
 }
 
@@ -121,7 +118,9 @@ uint64_t PanelBytes(WeightFormat format, int64_t inner_dim) {
     case WeightFormat::kBF16: return RoundUp(k, 2) * kPanelCols * 2;
     case WeightFormat::kInt8: return CeilDiv(k, kInt8Group) * kInt8BlockBytes;
     case WeightFormat::kHqq4:
-    case WeightFormat::kHqq3: return CeilDiv(k, kHqqBlock) * kHqqHeaderBytes + CeilDiv(k, 64) * HqqGroupBytes(format);
+    case WeightFormat::kHqq3:
+    case WeightFormat::kHqq2:
+      return CeilDiv(k, kHqqBlock) * kHqqHeaderBytes + CeilDiv(k, 64) * static_cast<uint64_t>(HqqGroupBytes(format));
     default: return kPanelCols * BlockRowBytes(format, inner_dim);
   }
 }
@@ -172,8 +171,9 @@ void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int
         break;
       }
       case WeightFormat::kHqq4:
-      case WeightFormat::kHqq3: {
-        const auto group_bytes = static_cast<int64_t>(HqqGroupBytes(format));
+      case WeightFormat::kHqq3:
+      case WeightFormat::kHqq2: {
+        const int64_t group_bytes = HqqGroupBytes(format);
         const std::byte* header = panel + k / kHqqBlock * (kHqqHeaderBytes + kHqqBlock / 64 * group_bytes);
         const int64_t group = k % kHqqBlock / 64;
         const float scale = MetaValue(header, 0, 64, group, col);

@@ -9,11 +9,12 @@
 //   kInt8       blocks of 128 inputs: codes [32][32][4] (u8, code - 128 = value / scale; the operand order of VDPBUSD),
 //               then scales [32] (bf16)
 //   kHqq4,      blocks of up to 256 inputs, that is 4 groups of 64: { float scale_step, scale_min, zero_step, zero_min;
-//   kHqq3       48 bytes of padding }, scale codes [4][32] (u8), zero codes [4][32] (u8), then the groups. A group of
-//               kHqq4 is [8][32][4] bytes: byte j of row i has input 8 i + j in its low half and 8 i + 4 + j in its
+//   kHqq3,      48 bytes of padding }, scale codes [4][32] (u8), zero codes [4][32] (u8), then the groups. A group of
+//   kHqq2       kHqq4 is [8][32][4] bytes: byte j of row i has input 8 i + j in its low half and 8 i + 4 + j in its
 //               high half. A group of kHqq3 is [4][32][4] bytes with the two low bits, inputs 16 i + 4 t + j at bit 2
-//               t, then [2][32][4] bytes with the third bits, inputs 32 i + 4 t + j at bit t. scale = fma(scale code,
-//               scale_step, scale_min), zero likewise, weight = (code - zero) * scale.
+//               t, then [2][32][4] bytes with the third bits, inputs 32 i + 4 t + j at bit t. A group of kHqq2 has
+//               only the two low bits. scale = fma(scale code, scale_step, scale_min), zero likewise, weight =
+//               (code - zero) * scale.
 //   block formats (block_formats.h)  blocks of 32 outputs, interleaved piece by piece (block_panels.h)
 #pragma once
 
@@ -48,8 +49,10 @@ struct WeightFormatTraits {
   bool is_of_gpus = true;      // kernels of GPUs multiply it
 };
 inline constexpr WeightFormatTraits kWeightFormats[] = {
-#define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
-  {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which},
+#define PENSTOCK_WEIGHT_TRAITS(gpus, format, called, which, line) \
+  {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which, .is_of_gpus = gpus},
+#define PENSTOCK_WEIGHT_FORMAT(...) PENSTOCK_WEIGHT_TRAITS(true, __VA_ARGS__)
+#define PENSTOCK_HOST_WEIGHT_FORMAT(...) PENSTOCK_WEIGHT_TRAITS(false, __VA_ARGS__)
 #define PENSTOCK_BLOCK_TRAITS(slow, gpus, format, called, elements, bytes, gguf, line) \
   {.value = WeightFormat::k##format,                                                   \
    .name = called,                                                                     \
@@ -65,6 +68,7 @@ inline constexpr WeightFormatTraits kWeightFormats[] = {
 #define PENSTOCK_SLOW_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, false, __VA_ARGS__)
 #include "penstock/tensor/weight_formats.def"
 #undef PENSTOCK_BLOCK_TRAITS
+#undef PENSTOCK_WEIGHT_TRAITS
 };
 constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) {
   return kWeightFormats[static_cast<size_t>(format)];
@@ -77,6 +81,19 @@ inline constexpr int64_t kHqqHeaderBytes = 320;
 inline constexpr int64_t kInt8BlockBytes = kInt8Group * kPanelCols + 2 * kPanelCols;  // codes and scales
 inline constexpr int64_t kHqq4GroupBytes = 1024;
 inline constexpr int64_t kHqq3GroupBytes = 768;
+inline constexpr int64_t kHqq2GroupBytes = 512;
+constexpr bool IsHqq(WeightFormat format) {
+  return format == WeightFormat::kHqq4 || format == WeightFormat::kHqq3 || format == WeightFormat::kHqq2;
+}
+// REQUIRES: IsHqq(format), like the next one.
+constexpr int HqqBits(WeightFormat format) {
+  return format == WeightFormat::kHqq4 ? 4 : format == WeightFormat::kHqq3 ? 3 : 2;
+}
+constexpr int64_t HqqGroupBytes(WeightFormat format) {
+  return format == WeightFormat::kHqq4   ? kHqq4GroupBytes
+         : format == WeightFormat::kHqq3 ? kHqq3GroupBytes
+                                         : kHqq2GroupBytes;
+}
 
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);
 constexpr bool IsFloat(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kFloat; }

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-static_assert(kHqqBlock == 4 * kHqqGroup && kMetaGroup == 4 * kPanelCols);
+static_assert(kHqqBlock == 4 * kHqqGroup && kMetaGroup == 4 * kPanelCols && kHqqBlock == kInputBlock);
 
 // Rounds up, so that no code exceeds 127.
 BF16 RoundUpToBf16(float x) {
@@ -52,56 +52,281 @@ void PutHqqCode(WeightFormat format, std::byte* group, int64_t col, int64_t k, u
   };
   if (format == WeightFormat::kHqq4) return put(0, k / 8, k / 4 % 2 * 4, code);
   put(0, k / 16, k / 4 % 4 * 2, code & 3);
-  put(512, k / 32, k / 4 % 8, code >> 2);
+  if (format == WeightFormat::kHqq3) put(512, k / 32, k / 4 % 8, code >> 2);
 }
 
+using MetaValues = std::array<float, kMetaGroup>;
+
 // Rounds the scales, or the zeros, of a block to 8 bits: values[group * 32 + output]. Returns the rounded values.
-std::array<float, kMetaGroup> RoundMeta(const std::array<float, kMetaGroup>& values, int64_t num_groups,
-                                        std::byte* step_and_min, std::byte* codes) {
+MetaValues RoundMeta(const MetaValues& values, int64_t num_groups, std::byte* step_and_min, std::byte* codes) {
   std::array<uint8_t, kMetaGroup> meta_codes{};
   const size_t count = num_groups * kPanelCols;
   const MetaGroup meta = QuantiseMeta(std::span(values).first(count), meta_codes.data());
   std::memcpy(step_and_min, &meta.step, 4);
   std::memcpy(step_and_min + 4, &meta.min, 4);
   std::memcpy(codes, meta_codes.data(), kMetaGroup);
-  std::array<float, kMetaGroup> rounded{};
+  MetaValues rounded{};
   for (size_t i = 0; i < count; ++i) rounded[i] = DequantiseMeta(meta_codes[i], meta);
   return rounded;
 }
 
-void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t num_cols, int64_t inner_dim,
-                      std::byte* target) {
-  const int bits = format == WeightFormat::kHqq4 ? 4 : 3;
-  const int64_t group_bytes = format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
-  const int64_t num_groups = (inner_dim + kHqqGroup - 1) / kHqqGroup;
-  std::vector<HqqGroup> solved(num_cols * num_groups);
-  for (int64_t col = 0; col < num_cols; ++col) {
-    SolveHqq(rows.subspan(col * inner_dim, inner_dim), bits, std::span(solved).subspan(col * num_groups, num_groups));
+// The weights of a panel, and how much their errors count; null: nothing is known.
+struct HqqPanel {
+  WeightFormat format;
+  std::span<const float> rows;  // [num_cols, inner_dim]
+  int64_t num_cols;
+  int64_t inner_dim;
+  const ErrorWeights* errors;
+};
+
+std::vector<HqqGroup> SolveGroups(const HqqPanel& panel, int64_t num_groups) {
+  const int bits = HqqBits(panel.format);
+  std::vector<HqqGroup> solved(panel.num_cols * num_groups);
+  for (int64_t col = 0; col < panel.num_cols; ++col) {
+    const auto row = panel.rows.subspan(col * panel.inner_dim, panel.inner_dim);
+    const auto groups = std::span(solved).subspan(col * num_groups, num_groups);
+    if (panel.errors == nullptr) {
+      SolveHqq(row, bits, groups);
+      continue;
+    }
+    for (int64_t group = 0; group < num_groups; ++group) {
+      const int64_t k = group * kHqqGroup, size = std::min(kHqqGroup, panel.inner_dim - k);
+      groups[group] = FitGroup(row.subspan(k, size), panel.errors->of_inputs().subspan(k, size), bits);
+    }
   }
+  return solved;
+}
+
+// Writes the codes of the block of inputs from `first` on, each weight rounded for itself.
+void PutNearestCodes(const HqqPanel& panel, int64_t first, const MetaValues& scales, const MetaValues& zeros,
+                     std::byte* data) {
+  const int bits = HqqBits(panel.format);
+  for (int64_t k = first; k < std::min(first + kHqqBlock, panel.inner_dim); k += kHqqGroup) {
+    const int64_t group = (k - first) / kHqqGroup, size = std::min(kHqqGroup, panel.inner_dim - k);
+    for (int64_t col = 0; col < panel.num_cols; ++col) {
+      std::array<uint8_t, kHqqGroup> codes;
+      const size_t i = group * kPanelCols + col;
+      EncodeGroup(panel.rows.subspan(col * panel.inner_dim + k, size), bits, {.scale = scales[i], .zero = zeros[i]},
+                  codes.data());
+      for (int64_t j = 0; j < size; ++j) {
+        PutHqqCode(panel.format, data + group * HqqGroupBytes(panel.format), col, j, codes[j]);
+      }
+    }
+  }
+}
+
+// The scales and zeros of a block for its 32 outputs x 4 groups, rounded as they are stored.
+struct BlockMeta {
+  MetaValues scales, zeros;
+
+  // Rounds them, and writes the header.
+  void Store(int64_t num_groups, std::byte* header) {
+    scales = RoundMeta(scales, num_groups, header, header + 64);
+    zeros = RoundMeta(zeros, num_groups, header + 8, header + 192);
+  }
+};
+
+// A block whose weights make up for each other's errors. Values of its inputs lie as [input][32 outputs].
+class CompensatedBlock {
+ public:
+  CompensatedBlock(const HqqPanel& panel, int64_t first, const ErrorWeights::Compensation& block)
+      : bits_(HqqBits(panel.format)),
+        num_cols_(panel.num_cols),
+        size_(std::ssize(block.order)),
+        block_(&block),
+        weights_(size_ * kPanelCols),
+        errors_(size_ * kPanelCols),
+        codes_(size_ * kPanelCols) {
+    for (int64_t k = 0; k < size_; ++k) {
+      for (int64_t col = 0; col < num_cols_; ++col) {
+        weights_[k * kPanelCols + col] = panel.rows[col * panel.inner_dim + first + k];
+      }
+    }
+  }
+
+  // Chooses the codes.
+  void Encode(const BlockMeta& meta);
+  // Chooses each code once more, while the others stay.
+  void Improve(const BlockMeta& meta);
+  // Returns e^T H e of all outputs.
+  double Error() const;
+  // Gives each group the scale and zero with which the chosen codes err least.
+  void Refit(BlockMeta& meta);
+  uint8_t code(int64_t k, int64_t col) const { return codes_[k * kPanelCols + col]; }
+  int64_t size() const { return size_; }
+
+ private:
+  using Row = std::array<float, kPanelCols>;
+
+  // Adds H[k, first..end) x of the values, [input][32 outputs].
+  void AddProduct(int64_t k, int64_t first, int64_t end, const float* values, Row& sums) const {
+    for (int64_t i = first; i < end; ++i) {
+      const float h = block_->h[k * size_ + i];
+      for (int64_t col = 0; col < kPanelCols; ++col) sums[col] += h * values[i * kPanelCols + col];
+    }
+  }
+  static HqqGroup GroupOf(const BlockMeta& meta, int64_t group, int64_t col) {
+    return {.scale = meta.scales[group * kPanelCols + col], .zero = meta.zeros[group * kPanelCols + col]};
+  }
+
+  int bits_;
+  int64_t num_cols_;
+  int64_t size_;
+  const ErrorWeights::Compensation* block_;
+  std::vector<float> weights_;
+  std::vector<float> errors_;  // of the weights: themselves less what their codes mean
+  std::vector<uint8_t> codes_;
+};
+
+void CompensatedBlock::Encode(const BlockMeta& meta) {
+  for (int64_t p = 0; p < size_; ++p) {
+    const int64_t k = block_->order[p];
+    Row moved;
+    std::copy_n(weights_.begin() + k * kPanelCols, kPanelCols, moved.begin());
+    for (int64_t q = 0; q < p; ++q) {
+      const float pull = block_->pull[p * size_ + q];
+      const float* const errors = errors_.data() + block_->order[q] * kPanelCols;
+      for (int64_t col = 0; col < kPanelCols; ++col) moved[col] += pull * errors[col];
+    }
+    for (int64_t col = 0; col < num_cols_; ++col) {
+      const HqqGroup own = GroupOf(meta, k / kHqqGroup, col);
+      const int64_t i = k * kPanelCols + col;
+      EncodeGroup({&moved[col], 1}, bits_, own, &codes_[i]);
+      errors_[i] = weights_[i] - DequantiseHqq(codes_[i], own);
+    }
+  }
+}
+
+void CompensatedBlock::Improve(const BlockMeta& meta) {
+  std::vector<Row> products(size_);  // H e
+  for (int64_t k = 0; k < size_; ++k) AddProduct(k, 0, size_, errors_.data(), products[k]);
+  for (const int64_t k : block_->order) {
+    const float own_h = block_->h[k * size_ + k];
+    Row changes = {};
+    for (int64_t col = 0; col < num_cols_; ++col) {
+      const HqqGroup own = GroupOf(meta, k / kHqqGroup, col);
+      const int64_t i = k * kPanelCols + col;
+      const float wanted = weights_[i] - errors_[i] + products[k][col] / own_h;
+      EncodeGroup({&wanted, 1}, bits_, own, &codes_[i]);
+      const float error = weights_[i] - DequantiseHqq(codes_[i], own);
+      changes[col] = error - errors_[i];
+      errors_[i] = error;
+    }
+    for (int64_t i = 0; i < size_; ++i) {
+      const float h = block_->h[i * size_ + k];
+      for (int64_t col = 0; col < kPanelCols; ++col) products[i][col] += h * changes[col];
+    }
+  }
+}
+
+double CompensatedBlock::Error() const {
+  double sum = 0;
+  for (int64_t k = 0; k < size_; ++k) {
+    Row products = {};
+    AddProduct(k, 0, size_, errors_.data(), products);
+    for (int64_t col = 0; col < num_cols_; ++col) sum += double{products[col]} * errors_[k * kPanelCols + col];
+  }
+  return sum;
+}
+
+// One group after another: least squares for scale and -zero x scale, while the other groups stay.
+void CompensatedBlock::Refit(BlockMeta& meta) {
+  const auto levels = static_cast<float>((1 << bits_) - 1);
+  std::vector<float> codes(codes_.begin(), codes_.end());
+  for (int64_t first = 0; first < size_; first += kHqqGroup) {
+    const int64_t group = first / kHqqGroup, end = std::min(first + kHqqGroup, size_);
+    // The group must mean what it means now, plus all errors.
+    std::vector<float> wanted(errors_);
+    for (int64_t k = first; k < end; ++k) {
+      for (int64_t col = 0; col < num_cols_; ++col) {
+        wanted[k * kPanelCols + col] += DequantiseHqq(codes_[k * kPanelCols + col], GroupOf(meta, group, col));
+      }
+    }
+    std::array<double, kPanelCols> code_code{}, code_one{}, code_wanted{}, one_wanted{};
+    double one_one = 0;
+    for (int64_t k = first; k < end; ++k) {
+      Row of_codes = {}, of_wanted = {};
+      AddProduct(k, first, end, codes.data(), of_codes);
+      AddProduct(k, 0, size_, wanted.data(), of_wanted);
+      for (int64_t i = first; i < end; ++i) one_one += block_->h[k * size_ + i];
+      for (int64_t col = 0; col < num_cols_; ++col) {
+        const double code = codes[k * kPanelCols + col];
+        code_code[col] += code * of_codes[col];
+        code_one[col] += of_codes[col];
+        code_wanted[col] += code * of_wanted[col];
+        one_wanted[col] += of_wanted[col];
+      }
+    }
+    for (int64_t col = 0; col < num_cols_; ++col) {
+      const size_t i = group * kPanelCols + col;
+      const double determinant = code_code[col] * one_one - code_one[col] * code_one[col];
+      const double scale = (code_wanted[col] * one_one - one_wanted[col] * code_one[col]) / determinant;
+      const double offset = (one_wanted[col] * code_code[col] - code_wanted[col] * code_one[col]) / determinant;
+      const double zero = -offset / scale;
+      // Also false for a NaN: all codes of the group are alike.
+      if (!(scale > 0.3 * meta.scales[i] && scale < 3 * meta.scales[i] && zero > -levels && zero < 2 * levels))
+        continue;
+      meta.scales[i] = static_cast<float>(scale);
+      meta.zeros[i] = static_cast<float>(zero);
+      for (int64_t k = first; k < end; ++k) {
+        const int64_t at = k * kPanelCols + col;
+        errors_[at] = weights_[at] - DequantiseHqq(codes_[at], GroupOf(meta, group, col));
+      }
+    }
+  }
+}
+
+// Writes a block as that of a few rounds of codes and new scales that errs least.
+void PutCompensatedBlock(const HqqPanel& panel, int64_t first, const ErrorWeights::Compensation& block, BlockMeta meta,
+                         int64_t num_groups, std::byte* target) {
+  constexpr int kRounds = 3;
+  CompensatedBlock work(panel, first, block);
+  double least = std::numeric_limits<double>::max();
+  std::array<std::byte, kHqqHeaderBytes> header;
+  for (int round = 0; round < kRounds; ++round) {
+    if (round > 0) work.Refit(meta);
+    header.fill(std::byte{0});
+    meta.Store(num_groups, header.data());
+    work.Encode(meta);
+    work.Improve(meta);
+    const double error = work.Error();
+    if (!(error < least)) break;
+    least = error;
+    std::copy(header.begin(), header.end(), target);
+    const int64_t group_bytes = HqqGroupBytes(panel.format);
+    std::memset(target + kHqqHeaderBytes, 0, static_cast<size_t>(num_groups * group_bytes));
+    for (int64_t k = 0; k < work.size(); ++k) {
+      for (int64_t col = 0; col < panel.num_cols; ++col) {
+        PutHqqCode(panel.format, target + kHqqHeaderBytes + k / kHqqGroup * group_bytes, col, k % kHqqGroup,
+                   work.code(k, col));
+      }
+    }
+  }
+}
+
+void QuantiseHqqPanel(const HqqPanel& panel, std::byte* target) {
+  const int64_t group_bytes = HqqGroupBytes(panel.format);
+  const int64_t num_groups = (panel.inner_dim + kHqqGroup - 1) / kHqqGroup;
+  const std::vector<HqqGroup> solved = SolveGroups(panel, num_groups);
   for (int64_t first = 0; first < num_groups; first += 4) {
     const int64_t count = std::min<int64_t>(4, num_groups - first);
-    std::array<float, kMetaGroup> scales, zeros;
+    BlockMeta meta;
     for (int64_t i = 0; i < kMetaGroup; ++i) {
       // Missing outputs of the panel repeat the last one, so they widen no range.
-      const int64_t col = std::min(i % kPanelCols, num_cols - 1),
+      const int64_t col = std::min(i % kPanelCols, panel.num_cols - 1),
                     group = std::min(first + i / kPanelCols, num_groups - 1);
       const HqqGroup& g = solved[col * num_groups + group];
-      scales[i] = g.scale;
-      zeros[i] = g.zero;
+      meta.scales[i] = g.scale;
+      meta.zeros[i] = g.zero;
     }
-    std::memset(target, 0, static_cast<size_t>(kHqqHeaderBytes + count * group_bytes));
-    const auto rounded_scales = RoundMeta(scales, count, target, target + 64);
-    const auto rounded_zeros = RoundMeta(zeros, count, target + 8, target + 192);
-    for (int64_t group = 0; group < count; ++group) {
-      std::byte* data = target + kHqqHeaderBytes + group * group_bytes;
-      const int64_t k = (first + group) * kHqqGroup, size = std::min(kHqqGroup, inner_dim - k);
-      for (int64_t col = 0; col < num_cols; ++col) {
-        std::array<uint8_t, kHqqGroup> codes;
-        const size_t i = group * kPanelCols + col;
-        EncodeGroup(rows.subspan(col * inner_dim + k, size), bits,
-                    {.scale = rounded_scales[i], .zero = rounded_zeros[i]}, codes.data());
-        for (int64_t j = 0; j < size; ++j) PutHqqCode(format, data, col, j, codes[j]);
-      }
+    const ErrorWeights::Compensation* const block =
+        panel.errors == nullptr ? nullptr : panel.errors->compensation(first / 4);
+    if (block != nullptr) {
+      PutCompensatedBlock(panel, first * kHqqGroup, *block, meta, count, target);
+    } else {
+      std::memset(target, 0, static_cast<size_t>(kHqqHeaderBytes + count * group_bytes));
+      meta.Store(count, target);
+      PutNearestCodes(panel, first * kHqqGroup, meta.scales, meta.zeros, target + kHqqHeaderBytes);
     }
     target += kHqqHeaderBytes + count * group_bytes;
   }
@@ -110,9 +335,9 @@ void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t 
 }  // namespace
 
 void QuantisePanel(WeightFormat format, std::span<const float> rows, int64_t num_cols, int64_t inner_dim,
-                   std::byte* target) {
-  PENSTOCK_CHECK(!IsFloat(format) && num_cols >= 1 && num_cols <= kPanelCols);
-  if (format != WeightFormat::kInt8) return QuantiseHqqPanel(format, rows, num_cols, inner_dim, target);
+                   std::byte* target, const ErrorWeights* errors) {
+  PENSTOCK_CHECK(IsCodes(format) && num_cols >= 1 && num_cols <= kPanelCols);
+  if (IsHqq(format)) return QuantiseHqqPanel({format, rows, num_cols, inner_dim, errors}, target);
   for (int64_t first = 0; first < inner_dim; first += kInt8Group) {
     QuantiseInt8Block(rows, num_cols, inner_dim, first, target);
     target += kInt8BlockBytes;

@@ -204,7 +204,7 @@ template <class I, WeightFormat kFormat>
 void MakeHqqChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf16, std::byte* target) {
   using V = typename I::Vec;
   static_assert(kHqqBlock == kChunkInputs);
-  constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+  constexpr int64_t kGroupBytes = HqqGroupBytes(kFormat);
   const std::byte* header = panel + first / kHqqBlock * (kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes);
   const auto meta = [header](int64_t codes_at, int64_t step_at) __attribute__((always_inline)) {
     return Fma(V::LoadCodes(header + codes_at), V::Set(FloatAt(header + step_at)),
@@ -243,6 +243,7 @@ MakeChunkFunction MakeChunkOf(WeightFormat format) {
     case WeightFormat::kInt8: return MakeInt8Chunk<I>;
     case WeightFormat::kHqq4: return MakeHqqChunk<I, WeightFormat::kHqq4>;
     case WeightFormat::kHqq3: return MakeHqqChunk<I, WeightFormat::kHqq3>;
+    case WeightFormat::kHqq2: return MakeHqqChunk<I, WeightFormat::kHqq2>;
     default: return nullptr;
   }
 }

@@ -393,7 +393,8 @@ void GemmOfRowCodes(const GemmArgs& args) {
   switch (args.w_format) {
     case WeightFormat::kInt8:
     case WeightFormat::kHqq4:
-    case WeightFormat::kHqq3: return GemmOfCodes<I>(args);
+    case WeightFormat::kHqq3:
+    case WeightFormat::kHqq2: return GemmOfCodes<I>(args);
     default: return GemmOfBlockCodes<I>(args);
   }
 }

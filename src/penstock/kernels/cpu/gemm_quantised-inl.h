@@ -95,7 +95,8 @@ struct Int8Tile {
 };
 
 // One group of 64 inputs of an HQQ panel. Calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
-// and ask() twice. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, and a third more than hqq3 reads.
+// and ask() twice. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, a third more than hqq3 reads, and
+// twice as much as hqq2 reads.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
   template <class Ask, class Dot>
@@ -118,15 +119,20 @@ struct HqqCodes {
         typename I::Codes pairs[kVecs], thirds[kVecs], codes[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
           pairs[v] = I::Load(group + kQuadBytes * i + 64 * v);
-          // Reads the third bits of these 16 inputs and moves them so that the first one is bit 2 of its code.
-          const typename I::Codes bits = I::Load(group + 512 + kQuadBytes * (i / 2) + 64 * v);
-          thirds[v] = i % 2 == 0 ? bits : I::And(I::ShiftRight(bits, 4), 15);
+          if constexpr (kFormat == WeightFormat::kHqq3) {
+            // Reads the third bits of these 16 inputs and moves them so that the first one is bit 2 of its code.
+            const typename I::Codes bits = I::Load(group + 512 + kQuadBytes * (i / 2) + 64 * v);
+            thirds[v] = i % 2 == 0 ? bits : I::And(I::ShiftRight(bits, 4), 15);
+          }
         });
         const auto quad = [&](auto t) __attribute__((always_inline)) {
           Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-            const typename I::Codes third =
-                I::And(t.value < 2 ? I::ShiftLeft(thirds[v], 2 - t.value) : I::ShiftRight(thirds[v], t.value - 2), 4);
-            codes[v] = I::Or(I::And(I::ShiftRight(pairs[v], 2 * t.value), 3), third);
+            codes[v] = I::And(I::ShiftRight(pairs[v], 2 * t.value), 3);
+            if constexpr (kFormat == WeightFormat::kHqq3) {
+              codes[v] = I::Or(codes[v], I::And(t.value < 2 ? I::ShiftLeft(thirds[v], 2 - t.value)
+                                                            : I::ShiftRight(thirds[v], t.value - 2),
+                                                4));
+            }
           });
           dot(codes, 16 * i + 4 * t.value);
         };
@@ -144,7 +150,7 @@ struct HqqSteps {
   using Ints = I;
   using Vec = typename I::Vec;
   static constexpr int kRows = I::kRows;
-  static constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+  static constexpr int64_t kGroupBytes = HqqGroupBytes(kFormat);
   static constexpr int64_t kBlockInputs = kHqqBlock;
   static constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
   static constexpr WeightFormat kWeights = kFormat;
@@ -223,6 +229,7 @@ void GemmOfCodes(const GemmArgs& args) {
   switch (args.w_format) {
     case WeightFormat::kHqq4: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq4>, HqqTile>(args);
     case WeightFormat::kHqq3: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq3>, HqqTile>(args);
+    case WeightFormat::kHqq2: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq2>, HqqTile>(args);
     default: return RunGemm<Int8Steps<Ints>, Int8Tile>(args);
   }
 }
