@@ -220,6 +220,27 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
           }};
 }
 
+Command AddMirrorCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<MirrorFlags>();
+  CLI::App* command =
+      AddCommand(app, "mirror", "copy a model's most wanted experts to another disk, from which runs then read, too");
+  BeginGroup(*command, "Mirror");
+  const std::string model_help = "model: a folder, a packed store or a GGUF file";
+  AddFlag(*command, "-m,--model", flags->mirror.model_dir, model_help).Required().TypeName("DIR");
+  AddFlag(*command, "-o,--output", flags->mirror.output_dir, "folder to write, for --model-mirror; must not exist")
+      .Required()
+      .TypeName("DIR");
+  AddFlag(*command, "--size", flags->size, "bytes to copy at most: 10GiB (default: all experts)").TypeName("SIZE");
+  AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock mirror -m DIR -o /mnt/disk2/mirror --size 10GiB\n"
+              "penstock run -m DIR --model-mirror /mnt/disk2/mirror ...");
+  return {command, [flags, &log] {
+            flags->quiet = log.quiet;
+            return MirrorCommand(*flags);
+          }};
+}
+
 Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = AddCommand(app, "inspect", "show the contents of a checkpoint: dims, sizes per layer and tier");
@@ -444,6 +465,7 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "-m,--model", flags->model.engine.model_dir,
           "measure only the kernels of this model's formats, and the disk that holds it")
       .TypeName("DIR");
+  AddMirrorFlag(*command, flags->model.engine);
   AddFlag(*command, "--dtype", flags->model.dtype, "with --model: auto, " + ChoiceNames(ComputeDtypes()));
   AddFlag(*command, "--disk", flags->disk_dir,
           "without --model: a folder on the disk to measure (a file of 1 GiB is written there for a moment), or none")
@@ -541,11 +563,12 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {AddRunCommand(app, log),        AddMergeCommand(app, log),
-                                   AddGenerateCommand(app, log),   AddServeCommand(app, log),
-                                   AddChatCommand(app, log),       AddPackCommand(app, log),
-                                   AddInspectCommand(app, log),    AddTokenizeCommand(app, log),
-                                   AddPerplexityCommand(app, log), AddQualityCommand(app, log)};
+  std::vector<Command> commands = {AddRunCommand(app, log),      AddMergeCommand(app, log),
+                                   AddGenerateCommand(app, log), AddServeCommand(app, log),
+                                   AddChatCommand(app, log),     AddPackCommand(app, log),
+                                   AddMirrorCommand(app, log),   AddInspectCommand(app, log),
+                                   AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
+  commands.push_back(AddQualityCommand(app, log));
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddDoctorCommand(app, log));

@@ -59,6 +59,7 @@ void AddToken(std::span<const float> reference, std::span<const float> logits, T
 // Opens a model with half of the memory and a context of `window` tokens.
 absl::StatusOr<std::unique_ptr<Engine>> OpenHalf(EngineOptions options, const std::string& model_dir, int64_t window,
                                                  uint64_t text_bytes) {
+  if (model_dir != options.model_dir) options.model_mirrors.clear();
   options.model_dir = model_dir;
   options.batch_size = 1;
   options.context_length = window;
