@@ -144,6 +144,9 @@ struct CallerMemory {
 
 struct EngineOptions {
   std::string model_dir = {};
+  // Further copies of the model's folder or GGUF file, on other disks. Experts are read from all of them at once. A
+  // copy may hold only some of the files, or only some experts (penstock mirror).
+  std::vector<std::string> model_mirrors = {};
   uint64_t memory_bytes = 0;  // bound on everything allocated; 0: memory_share decides
   double memory_share = 0;    // (0, 1]: of the machine's free memory; 0: three quarters
   // Returns the memory that the caller itself needs of the budget. Called when the model is known. Optional.
@@ -236,6 +239,14 @@ struct LaneStats {
   double busy_s = 0;  // while generating
 };
 
+// Bytes of experts that one copy of the model delivered.
+struct DirectoryStats {
+  std::string path;
+  uint64_t bytes = 0;        // since the engine was opened
+  double bytes_per_s = 0;    // while it was read; 0: it was not yet
+  bool is_left_out = false;  // a mirror that had too many faults
+};
+
 struct ProcessorWork {
   uint64_t memory_bytes = 0;  // bytes of weights and KV read or written in the processor's memory
   double flops = 0;           // multiplications and additions
@@ -264,6 +275,7 @@ struct EngineStats {
   int64_t experts_named_hot = 0;
   int64_t experts_named_right = 0;
   std::vector<LaneStats> lanes;
+  std::vector<DirectoryStats> directories;  // the model's own first; empty without mirrors
 };
 
 // The time that tasks of one kind have taken on a lane.

@@ -45,4 +45,16 @@ struct PackProgress {
 absl::Status PackModel(const PackOptions& options, const std::function<void(const PackProgress&)>& on_progress,
                        const std::atomic<bool>& stop);
 
+struct MirrorOptions {
+  std::string model_dir;
+  std::string output_dir;   // must not exist or must be an empty folder
+  uint64_t size_bytes = 0;  // of what is copied, at most; 0: all experts
+};
+
+// Copies experts of a model into a mirror: a sparse copy of the model's files, with an index of what it holds. Earlier
+// runs with --policy auto say which experts were wanted most; if there were none, the mirror holds the same number of
+// each layer. Crash-safe like PackModel(), with the same errors.
+absl::Status MirrorModel(const MirrorOptions& options, const std::function<void(const PackProgress&)>& on_progress,
+                         const std::atomic<bool>& stop);
+
 }  // namespace penstock

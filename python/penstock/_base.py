@@ -19,18 +19,23 @@ Prompt: TypeAlias = str | TokenIds
 AnyPrompt: TypeAlias = str | TokenIds | Messages
 
 # The options of an LLM that also describe it to the planner.
-_PLANNED = ("threads", "context_length", "dtype", "activations", "kv_dtype", "batch_size", "schedule", "gpu_memory")
+_PLANNED = ("threads", "context_length", "dtype", "activations", "kv_dtype", "batch_size", "schedule", "gpu_memory",
+            "model_mirror")
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """The flags of the command line that say the same: batch_size=8 is --batch-size=8, and True a flag without value."""
+    """The flags of the command line that say the same: batch_size=8 is --batch-size=8, and True a flag without value.
+
+    A list gives a flag several times.
+    """
     words = []
-    for name, value in options.items():
+    for name, given in options.items():
         flag = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif value is not None and value is not False:
-            words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+        for value in given if isinstance(given, (list, tuple)) else [given]:
+            if value is True:
+                words.append(flag)
+            elif value is not None and value is not False:
+                words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
     return words
 
 

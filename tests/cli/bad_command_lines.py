@@ -5,7 +5,7 @@ import re
 import resource
 import subprocess
 
-MODEL_COMMANDS = ("run", "generate", "chat", "pack", "inspect", "tokenize", "perplexity", "bench")
+MODEL_COMMANDS = ("run", "generate", "chat", "pack", "mirror", "inspect", "tokenize", "perplexity", "bench")
 
 
 def usage(args, pattern, code=2, **options):
@@ -422,6 +422,55 @@ def pack_rows():
     yield "L12", "a damaged store", damaged
 
 
+def mirror_rows():
+    def run(box, *more):
+        model = box.path("model") if os.path.exists(box.path("model")) else box.model().path
+        return ["generate", "--model", model, "--prompt", "hi", "--raw", "--max-tokens=2", *more]
+
+    yield "L14", "no such mirror", lambda box: box.run(run(box, "--model-mirror", box.path("none")), code=3,
+                                                       match="--model-mirror: .*none")
+    yield "L14", "the model as its mirror", lambda box: box.run(run(box, "--model-mirror", box.model().path), code=2,
+                                                                match="the model's own file")
+    yield "L14", "an empty folder", lambda box: box.run(run(box, "--model-mirror", os.path.dirname(box.file("x", ""))),
+                                                        code=3, match="has no file of the model")
+    yield "L14", "17 mirrors", lambda box: box.run(run(box, *["--model-mirror=a"] * 17), code=2, match="at most 15 mirrors")
+    yield "L14", "plan of a config", lambda box: box.run(
+        ["plan", "--config", os.path.join(box.model().path, "config.json"), "--model-mirror=a"], code=2,
+        match="--model-mirror: a model of --config has no files")
+    yield "L14", "plan for other hardware", lambda box: box.run(
+        ["plan", "--model", box.model().path, "--hardware=rtx4090", "--model-mirror", copied(box)], code=2,
+        match="--model-mirror: only --hardware auto")
+    yield "L14", "probe without a model", lambda box: box.run(["probe", "--model-mirror=a"], code=2,
+                                                              match="--model-mirror: give --model, too")
+
+    def copied(box):
+        return box.model("copy").path
+
+    def damaged(box):
+        model, mirror = box.model().path, box.output("mirror")
+        box.run(["mirror", "--model", model, "--output", mirror])
+        box.run(run(box, "--model-mirror", mirror))
+        box.run(run(box, "--model-mirror", mirror, "--model-mirror", mirror), code=2, match="given twice")
+        box.run(["mirror", "--model", model, "--output", mirror], code=2, match="no empty folder")
+        index = os.path.join(mirror, "penstock-mirror.json")
+        with open(index, encoding="utf-8") as file:
+            text = file.read()
+        for wrong in ("", "[]", "{}", text[:len(text) // 2], text.replace('"xxh3":"', '"xxh3":"0')):
+            with open(index, "w", encoding="utf-8") as file:
+                file.write(wrong)
+            box.run(run(box, "--model-mirror", mirror), code=3, match="penstock-mirror.json")
+    yield "L14", "a damaged index", damaged
+
+    def mirror(box, *more):
+        return ["mirror", "--model", box.model().path, "--output", box.output("mirror"), *more]
+
+    for size, match in (("10", "--size"), ("-1GiB", "--size"), ("4KiB", "not one expert")):
+        yield "L14", f"mirror --size={size}", lambda box, size=size, match=match: box.run(
+            mirror(box, f"--size={size}"), code=2, match=match)
+    yield "L14", "mirror without output", lambda box: box.run(["mirror", "--model", box.model().path], code=2,
+                                                              match="--output is required")
+
+
 def shard_rows():
     lines = [json.dumps({"id": f"r{number}", "prompt": "hi", "max_tokens": 2}) + "\n" for number in range(5)]
     requests = "".join(lines)
@@ -488,6 +537,7 @@ def shard_rows():
 def cases():
     yield from flag_rows()
     yield from pack_rows()
+    yield from mirror_rows()
     yield from shard_rows()
     yield from environment_rows()
     yield from surroundings_rows()

@@ -45,6 +45,10 @@ inline constexpr int64_t kMaxTemplateSteps = 10'000'000;
 inline constexpr int64_t kMaxTemplateOutputBytes = 4ll << 20;
 inline constexpr int kMaxTemplateDepth = 100;
 
+// Mirrors of a model, and extents that one of their files holds.
+inline constexpr size_t kMaxMirrors = 15;
+inline constexpr size_t kMaxMirrorExtents = 1 << 20;
+
 // Output formats: JSON schemas, regular expressions and grammars of requests.
 inline constexpr uint64_t kMaxSchemaBytes = 1ull << 20;
 inline constexpr uint64_t kMaxGrammarBytes = 64ull << 10;

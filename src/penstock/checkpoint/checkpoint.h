@@ -25,6 +25,12 @@ class Checkpoint {
   static absl::StatusOr<Checkpoint> Open(const ModelFolder& folder);
   static absl::StatusOr<Checkpoint> FromGguf(Gguf gguf);
 
+  // Opens a mirror: a folder with copies of all or some files of `folder`, or of parts of them. Of a GGUF model it may
+  // be the copy of the file. Adds its copies to files(). Compares sizes, headers and samples of the tensors. Returns
+  // kModel when they are not those of the model, or when an index of extents is damaged; kUsage when it is the model
+  // itself or was given before.
+  absl::Status AddMirror(const std::string& path, const ModelFolder& folder);
+
   // Returns nullptr when there is no such tensor.
   const TensorInfo* Find(std::string_view name) const;
 

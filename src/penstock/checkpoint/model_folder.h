@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,14 +15,28 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
+#include "penstock/checkpoint/safetensors.h"
 
 namespace penstock {
+
+class Mirror;
+
+// A copy of a file, in a mirror. It has the size of the file, and all or some of its bytes.
+struct FileCopy {
+  std::shared_ptr<Mirror> mirror;
+  UniqueFd fd;
+  std::string path;
+  std::vector<FileExtent> held;  // whole pages, sorted, apart from each other
+
+  bool Holds(const FileExtent& extent) const;
+};
 
 // A regular file opened for reading, with its size at the time of opening.
 struct OpenedFile {
   UniqueFd fd;
   std::string path;
   uint64_t size_bytes = 0;
+  std::vector<FileCopy> copies = {};  // at most one in each mirror
 };
 
 // Says whether `name` is a bare file name: not empty, no slash or backslash, no NUL byte, no drive letter, not "." or

@@ -53,6 +53,7 @@ EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
   };
   subtract(after.work, before.work);
   subtract(after.host_work, before.host_work);
+  for (size_t i = 0; i < before.directories.size(); ++i) after.directories[i].bytes -= before.directories[i].bytes;
   for (size_t i = 0; i < before.lanes.size(); ++i) after.lanes[i].busy_s -= before.lanes[i].busy_s;
   return after;
 }
@@ -236,6 +237,13 @@ std::string Line(const BenchFlags& flags, const Measurement& measured) {
     json::object lanes;
     for (const LaneStats& lane : measured.work.lanes) lanes[lane.name] = lane.busy_s / std::max(1e-9, measured.total_s);
     line["lanes"] = lanes;
+    if (!measured.work.directories.empty()) {
+      json::object directories;
+      for (const DirectoryStats& directory : measured.work.directories) {
+        directories[ReplaceInvalidUtf8(directory.path)] = directory.bytes;
+      }
+      line["directory_bytes"] = std::move(directories);
+    }
     line["limited_by"] = bound.limited_by;
     line["bound_fraction"] = fraction;
     return std::string(json::serialize(line)) + "\n";
@@ -245,9 +253,14 @@ std::string Line(const BenchFlags& flags, const Measurement& measured) {
     lanes +=
         fmt::format("  {} {:.0f}%", lane.name, std::min(100.0, 100 * lane.busy_s / std::max(1e-9, measured.total_s)));
   }
-  return fmt::format("{:<9}{:>8}{:>12.1f}{:>12.2f}{:>12.2f}{:>9.0f}% {:<11}{}\n",
+  std::string directories;
+  for (const DirectoryStats& directory : measured.work.directories) {
+    directories += fmt::format("  {} {}", Printable(directory.path), FormatBytes(directory.bytes));
+  }
+  return fmt::format("{:<9}{:>8}{:>12.1f}{:>12.2f}{:>12.2f}{:>9.0f}% {:<11}{}{}\n",
                      measured.is_prefill ? "prefill" : "decode", measured.size, measured.tokens_per_s(),
-                     measured.median_s * 1e3, measured.best_s * 1e3, 100 * fraction, bound.limited_by, lanes);
+                     measured.median_s * 1e3, measured.best_s * 1e3, 100 * fraction, bound.limited_by, lanes,
+                     directories);
 }
 
 // Returns the options of one of `num_ranks` ranks, with room for what is measured.

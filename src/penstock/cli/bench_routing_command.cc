@@ -477,7 +477,7 @@ absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags) {
   if (options.memory_share > 0) {
     PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir, options.model_mirrors));
   if (model.config().num_moe_layers() == 0) return UsageError("{} has no experts", Printable(model.name()));
   RoutingBench bench(flags, std::move(options), std::move(model));
   PENSTOCK_RETURN_IF_ERROR(bench.Run());

@@ -211,6 +211,27 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
           }};
 }
 
+Command AddMirrorCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<MirrorFlags>();
+  CLI::App* command =
+      AddCommand(app, "mirror", "copy a model's most wanted experts to another disk, from which runs then read, too");
+  BeginGroup(*command, "Mirror");
+  const std::string model_help = "model: a folder, a packed store or a GGUF file";
+  AddFlag(*command, "-m,--model", flags->mirror.model_dir, model_help).Required().TypeName("DIR");
+  AddFlag(*command, "-o,--output", flags->mirror.output_dir, "folder to write, for --model-mirror; must not exist")
+      .Required()
+      .TypeName("DIR");
+  AddFlag(*command, "--size", flags->size, "bytes to copy at most: 10GiB (default: all experts)").TypeName("SIZE");
+  AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock mirror -m DIR -o /mnt/disk2/mirror --size 10GiB\n"
+              "penstock run -m DIR --model-mirror /mnt/disk2/mirror ...");
+  return {command, [flags, &log] {
+            flags->quiet = log.quiet;
+            return MirrorCommand(*flags);
+          }};
+}
+
 Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = AddCommand(app, "inspect", "show the contents of a checkpoint: dims, sizes per layer and tier");
@@ -454,6 +475,7 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "-m,--model", flags->model.engine.model_dir,
           "measure only the kernels of this model's formats, and the disk that holds it")
       .TypeName("DIR");
+  AddMirrorFlag(*command, flags->model.engine);
   AddFlag(*command, "--dtype", flags->model.dtype, "with --model: auto, " + ChoiceNames(ComputeDtypes()));
   AddFlag(*command, "--disk", flags->disk_dir,
           "without --model: a folder on the disk to measure (a file of 1 GiB is written there for a moment), or none")
@@ -553,7 +575,7 @@ int Main(int argc, char** argv) {
   LogFlags log;
   std::vector<Command> commands = {
       AddRunCommand(app, log),     AddMergeCommand(app, log),    AddGenerateCommand(app, log),
-      AddServeCommand(app, log),   AddChatCommand(app, log),     AddPackCommand(app, log),
+      AddServeCommand(app, log),   AddChatCommand(app, log),     AddPackCommand(app, log),   AddMirrorCommand(app, log),
       AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
       AddQualityCommand(app, log), AddCalibrateCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));

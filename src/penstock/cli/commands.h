@@ -107,6 +107,14 @@ struct PackFlags {
 };
 absl::StatusOr<int> PackCommand(const PackFlags& flags);
 
+// penstock mirror: copy a model's most wanted experts to another disk.
+struct MirrorFlags {
+  MirrorOptions mirror;
+  std::string size;  // empty: all experts
+  bool quiet = false;
+};
+absl::StatusOr<int> MirrorCommand(const MirrorFlags& flags);
+
 // A model that is described by its config.json alone, as if its weights were packed in a format.
 struct ConfigFlags {
   std::string path;

@@ -59,7 +59,8 @@ absl::StatusOr<PolicyChoice> PlanOn(const Hardware& hardware, const DescribedMod
 absl::StatusOr<PolicyChoice> PlanHere(
     EngineOptions options, const std::optional<RankNetwork>& ranks,
     absl::FunctionRef<Workload(const DescribedModel&, const EngineOptions&)> workload_of) {
-  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model,
+                            DescribedModel::FromFolder(options.model_dir, options.model_mirrors));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   const Workload workload = workload_of(model, options);
@@ -86,7 +87,7 @@ struct Cost {
 
 absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, const std::atomic<bool>& stop_requested) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
-  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir, options.model_mirrors));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));
   const LoadedModel& loaded = *model.loaded();

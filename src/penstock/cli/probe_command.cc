@@ -117,8 +117,12 @@ absl::StatusOr<Hardware> Measure(const ProbeFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, ToEngineOptions(flags.model));
   ProbeTarget target{
       .options = options, .disk_dir = flags.disk_dir == "none" ? "" : flags.disk_dir, .seconds = flags.seconds};
-  if (options.model_dir.empty()) return ProbeAndKeep(target);
-  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  if (options.model_dir.empty()) {
+    if (!options.model_mirrors.empty()) return UsageError("--model-mirror: give --model, too");
+    return ProbeAndKeep(target);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model,
+                            DescribedModel::FromFolder(options.model_dir, options.model_mirrors));
   target.model = &model;
   return ProbeAndKeep(target);
 }

@@ -181,7 +181,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   PENSTOCK_ASSIGN_OR_RETURN(engine->isa_, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
   engine->kernels_ = &kernels::KernelsFor(engine->isa_);
   engine->communicator_ = hooks.communicator;
-  PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir, options.model_mirrors));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
   PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options, hooks));
   // An engine is open when it is open on all ranks.

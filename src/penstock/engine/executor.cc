@@ -46,6 +46,7 @@ Executor::Executor(Args& args)
   // short and the link waits for them.
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
+  disk_ = args.disk.get();
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
   if (args.policy.schedule.max_ahead > 0) predict_lane_ = runtime_.AddThreadLane("predict");
   if (args.communicator != nullptr) {
@@ -412,6 +413,10 @@ void Executor::UpdateStats(EngineStats& stats) const {
     stats.host_work.memory_bytes += cost_of(finish_lane_).memory_bytes;
     stats.dram_to_device_bytes = cost_of(device_lanes_.dram_to_device).link_bytes;
     stats.device_to_dram_bytes = cost_of(device_lanes_.device_to_dram).link_bytes;
+  }
+  stats.directories.clear();
+  for (DirectoryReads& reads : disk_->ReadsByDirectory()) {
+    stats.directories.push_back({std::move(reads.path), reads.bytes, reads.bytes_per_s, reads.is_left_out});
   }
   if (experts_.dram == nullptr) return;
   stats.disk_bytes = experts_.dram->counters().bytes_read;

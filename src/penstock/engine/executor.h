@@ -120,7 +120,8 @@ class Executor {
   ModelCost cost_;
   RealRuntime runtime_;
   LaneIdx disk_lane_ = 0;
-  LaneIdx predict_lane_ = -1;  // only with a predictor that works ahead
+  const DiskReader* disk_ = nullptr;  // the runtime has it
+  LaneIdx predict_lane_ = -1;         // only with a predictor that works ahead
   std::optional<PassRankLanes> ranks_;
   double expert_slowdown_ = 0;
   double agreed_slowdown_ = 1;

@@ -88,6 +88,24 @@ static json::value LabelsJson(const LabelCounts& labels) {
                       {"accuracy_per_char", labels.Share(labels.num_correct_per_char)}};
 }
 
+// Returns what each copy of the model delivered; null without mirrors.
+static json::value DirectoriesJson(const std::vector<DirectoryStats>& directories) {
+  if (directories.empty()) return nullptr;
+  json::array list;
+  for (const DirectoryStats& directory : directories) {
+    list.push_back(json::object{{"path", ReplaceInvalidUtf8(directory.path)},
+                                {"bytes", directory.bytes},
+                                {"bytes_per_second", directory.bytes_per_s},
+                                {"left_out", directory.is_left_out}});
+  }
+  return list;
+}
+
+static json::object SecondsJson(const JobNumbers& numbers) {
+  const EngineStats& e = numbers.engine;
+  return {{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}};
+}
+
 std::string FormatStats(const JobNumbers& numbers) {
   const EngineStats& e = numbers.engine;
   const MemoryPlan& plan = numbers.plan;
@@ -134,8 +152,7 @@ std::string FormatStats(const JobNumbers& numbers) {
       {"computed_prompt_tokens", e.computed_prompt_tokens},
       {"generated_tokens", e.generated_tokens},
       {"speculation", json::object{{"drafted_tokens", e.drafted_tokens}, {"accepted_tokens", e.accepted_tokens}}},
-      {"seconds",
-       json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
+      {"seconds", SecondsJson(numbers)},
       {"tokens_per_second", json::object{{"prefill", Rate(e.prompt_tokens, e.prefill_s)},
                                          {"decode", Rate(e.generated_tokens, e.decode_s)},
                                          {"generation", Rate(e.generated_tokens, generation_s)},
@@ -145,6 +162,7 @@ std::string FormatStats(const JobNumbers& numbers) {
       {"bytes", json::object{{"disk_to_dram", e.disk_bytes},
                              {"dram_to_device", e.dram_to_device_bytes},
                              {"device_to_dram", e.device_to_dram_bytes}}},
+      {"directories", DirectoriesJson(e.directories)},
       {"lanes", lanes},
       {"expert_cache", json::object{{"hits", e.expert_hits}, {"misses", e.expert_misses}}},
       {"prefetch", json::object{{"issued", e.prefetch_issued},
@@ -202,6 +220,11 @@ std::string FormatSummary(const JobNumbers& numbers) {
   text += fmt::format("experts         {} hits, {} misses ({:.1f}% were in memory when wanted), {} read from disk\n",
                       e.expert_hits, e.expert_misses, 100 * Rate(e.expert_hits, static_cast<double>(wanted)),
                       FormatBytes(e.disk_bytes));
+  for (const DirectoryStats& directory : e.directories) {
+    text += fmt::format("directory       {}: {} at {:.2f} GB/s{}\n", Printable(directory.path),
+                        FormatBytes(directory.bytes), 1e-9 * directory.bytes_per_s,
+                        directory.is_left_out ? ", left out" : "");
+  }
   text += fmt::format("peak memory     {}\n", FormatBytes(PeakRssBytes()));
   return text;
 }

@@ -208,10 +208,15 @@ absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
   LogInfo("measuring the disk");
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DiskReader> reader,
                             DiskReader::Create(files, {target.options.direct_io, target.options.io_uring}));
-  return ProbeDisk(*reader, files,
-                   {.max_bytes = std::min(DiskProbeSpec().max_bytes, FreeBytes(target) / 4),
-                    .seconds = seconds / 2,
-                    .long_seconds = seconds / 2});
+  // The reads are spread over the mirrors as in a run, so the rate is that of all disks together.
+  absl::StatusOr<Link> link = ProbeDisk(*reader, files,
+                                        {.max_bytes = std::min(DiskProbeSpec().max_bytes, FreeBytes(target) / 4),
+                                         .seconds = seconds / 2,
+                                         .long_seconds = seconds / 2});
+  for (const DirectoryReads& directory : reader->ReadsByDirectory()) {
+    LogInfo("{}: {:.2f} GB/s", Printable(directory.path), 1e-9 * directory.bytes_per_s);
+  }
+  return link;
 }
 
 // Returns everything that decides the measured numbers, as far as it is known without measuring.
@@ -234,6 +239,12 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   struct stat info = {};
   const uint64_t device = !disk.empty() && ::stat(disk.c_str(), &info) == 0 ? info.st_dev : 0;
+  // Each disk of a mirror, and the share of the model that lies on it, decide the rate.
+  json::array mirrors;
+  for (const std::string& mirror : target.options.model_mirrors) {
+    struct stat of_mirror = {};
+    if (::stat(mirror.c_str(), &of_mirror) == 0) mirrors.push_back({of_mirror.st_dev, of_mirror.st_ino});
+  }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
   return json::object{{"penstock", Version()},
@@ -245,6 +256,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
                       {"formats", std::move(names)},
                       {"shape", std::move(shape)},
                       {"disk", device},
+                      {"mirrors", std::move(mirrors)},
                       {"gpu", gpu.has_value() ? gpu->name + " " + gpu->model : ""},
                       {"direct_io", target.options.direct_io},
                       {"io_uring", target.options.io_uring}};

@@ -14,6 +14,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/mirror.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/kernels/decompress.h"
@@ -315,12 +316,27 @@ std::vector<DiskRead> ExpertLayouts::Reads(ExpertKey key, std::byte* slot) const
   return reads;
 }
 
+std::vector<std::pair<int, FileExtent>> ExpertLayouts::Extents(ExpertKey key) const {
+  std::vector<std::pair<int, FileExtent>> extents;
+  for (const ReadLayout& read : experts_[key].reads) extents.emplace_back(read.file_idx, read.extent);
+  return extents;
+}
+
 absl::Status ExpertLayouts::ReadAgain(const TensorInfo& tensor, std::byte* raw) const {
-  const uint64_t size_bytes = tensor.extent.size_bytes;
+  const std::span<std::byte> bytes(raw, tensor.extent.size_bytes);
   const OpenedFile& file = files_[tensor.file_idx];
-  PENSTOCK_RETURN_IF_ERROR(
-      PreadFully(file.fd.get(), {raw, static_cast<size_t>(size_bytes)}, tensor.extent.offset_bytes, file.path));
-  return CheckSum(tensor, XXH3_64bits(raw, size_bytes));
+  const auto read = [&](const UniqueFd& fd, const std::string& path) -> absl::Status {
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(fd.get(), bytes, tensor.extent.offset_bytes, path));
+    return CheckSum(tensor, XXH3_64bits(raw, bytes.size()));
+  };
+  absl::Status first = read(file.fd, file.path);
+  for (const FileCopy& copy : file.copies) {
+    if (first.ok() || !copy.Holds(tensor.extent) || !read(copy.fd, copy.path).ok()) continue;
+    LogWarning("{}; {} has the right bytes", Message(first), copy.path);
+    first = absl::OkStatus();
+  }
+  if (first.ok()) CountWrongCopies(file, tensor.extent, bytes);
+  return first;
 }
 
 absl::Status ExpertLayouts::Verify(const TensorInfo& tensor, std::byte* raw) const {

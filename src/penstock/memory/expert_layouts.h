@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -73,13 +74,15 @@ class ExpertLayouts {
 
   // Returns the bytes that are read for an expert, without padding.
   uint64_t read_bytes(ExpertKey key) const;
+  // Returns where an expert lies in the model's files.
+  std::vector<std::pair<int, FileExtent>> Extents(ExpertKey key) const;
   // Returns the reads that load an expert into `slot`, which begins at a page and has slot_bytes(). `slot` is nullptr
   // in a simulation, where nothing is read.
   std::vector<DiskRead> Reads(ExpertKey key, std::byte* slot) const;
 
   // Verifies one part of an expert, and packs or decompresses it, after its arrival and before its use. Workers may do
-  // the parts side by side. A part with a wrong checksum is read again, once; kModel when it is wrong again. `scratch`
-  // has scratch_bytes().
+  // the parts side by side. A part with a wrong checksum is read again, from the model and from each mirror, until its
+  // checksum is right; kModel when it is wrong everywhere. `scratch` has scratch_bytes().
   static constexpr int kFinishParts = 3;
   absl::Status FinishPart(ExpertKey key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
   // Returns whether some experts are not ready where they land, because they are packed or decompressed there.

@@ -69,10 +69,14 @@ absl::StatusOr<PackOutput> PackOutput::Create(const std::string& path) {
     return IoError("{}: another process packs to it", output.partial_);
   }
   PENSTOCK_RETURN_IF_ERROR(RemoveFiles(output.partial_));
-  const std::string weights = output.PartialPath(kPackedWeightsFile);
-  output.weights_ = UniqueFd(::open(weights.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!output.weights_.valid()) return IoError("{}: cannot be made: {}", weights, ErrnoText(errno));
   return output;
+}
+
+absl::StatusOr<UniqueFd> PackOutput::NewFile(std::string_view name) const {
+  const std::string path = PartialPath(name);
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!fd.valid()) return IoError("{}: cannot be made: {}", path, ErrnoText(errno));
+  return fd;
 }
 
 PackOutput::~PackOutput() {
@@ -82,6 +86,9 @@ PackOutput::~PackOutput() {
 }
 
 absl::Status PackOutput::Append(std::span<const std::byte> bytes) {
+  if (!weights_.valid()) {
+    PENSTOCK_ASSIGN_OR_RETURN(weights_, NewFile(kPackedWeightsFile));
+  }
   weights_bytes_ += bytes.size();
   return WriteFully(weights_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                     PartialPath(kPackedWeightsFile));
@@ -101,7 +108,7 @@ absl::Status PackOutput::WriteFile(std::string_view name, std::string_view conte
 }
 
 absl::Status PackOutput::Commit() {
-  if (::fsync(weights_.get()) != 0) {
+  if (weights_.valid() && ::fsync(weights_.get()) != 0) {
     return IoError("{}: cannot be synced: {}", PartialPath(kPackedWeightsFile), ErrnoText(errno));
   }
   PENSTOCK_RETURN_IF_ERROR(SyncFolder(partial_));

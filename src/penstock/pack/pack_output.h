@@ -20,6 +20,8 @@ class PackOutput {
   PackOutput(PackOutput&&) = default;
   ~PackOutput();
 
+  // Creates a file for writing. The caller syncs it before Commit().
+  absl::StatusOr<UniqueFd> NewFile(std::string_view name) const;
   // Appends bytes to the weights.
   absl::Status Append(std::span<const std::byte> bytes);
   // Appends zeros up to a multiple of `alignment`.
@@ -36,8 +38,8 @@ class PackOutput {
 
   std::string path_;
   std::string partial_;
-  UniqueFd folder_;  // locked against other processes
-  UniqueFd weights_;
+  UniqueFd folder_;   // locked against other processes
+  UniqueFd weights_;  // from the first Append() on
   uint64_t weights_bytes_ = 0;
   bool is_committed_ = false;
 };

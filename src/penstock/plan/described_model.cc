@@ -20,9 +20,10 @@ constexpr double kDefaultDramShare = 0.9;  // of the hardware's DRAM
 
 }  // namespace
 
-absl::StatusOr<DescribedModel> DescribedModel::FromFolder(const std::string& model_dir) {
+absl::StatusOr<DescribedModel> DescribedModel::FromFolder(const std::string& model_dir,
+                                                          std::span<const std::string> mirrors) {
   DescribedModel model;
-  PENSTOCK_ASSIGN_OR_RETURN(model.loaded_, LoadModel(model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(model.loaded_, LoadModel(model_dir, mirrors));
   model.name_ = model.loaded_->name;
   return model;
 }

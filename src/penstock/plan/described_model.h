@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,8 @@ namespace penstock {
 
 class DescribedModel {
  public:
-  static absl::StatusOr<DescribedModel> FromFolder(const std::string& model_dir);
+  static absl::StatusOr<DescribedModel> FromFolder(const std::string& model_dir,
+                                                   std::span<const std::string> mirrors = {});
   // Describes the weights as if they were packed in `format` ("bf16", "int8", "hqq4", ...). kModel when the config is
   // invalid or its family is unknown.
   static absl::StatusOr<DescribedModel> FromConfig(const std::string& config_path, const std::string& format);

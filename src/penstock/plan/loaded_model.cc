@@ -101,7 +101,11 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
 uint64_t LoadedModel::memory_bytes() const {
   // Bytes of a catalogue entry (with its name, shape and hash-map node) and of its share of the weight map.
   constexpr uint64_t kBytesPerTensor = 440;
-  return checkpoint.tensors().size() * kBytesPerTensor + (tokenizer ? tokenizer->memory_bytes() : 0);
+  uint64_t of_mirrors = 0;
+  for (const OpenedFile& file : checkpoint.files()) {
+    for (const FileCopy& copy : file.copies) of_mirrors += sizeof(copy) + copy.held.capacity() * sizeof(FileExtent);
+  }
+  return checkpoint.tensors().size() * kBytesPerTensor + of_mirrors + (tokenizer ? tokenizer->memory_bytes() : 0);
 }
 
 uint64_t LoadedModel::longest_token_bytes() const {
@@ -219,7 +223,8 @@ ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t conte
                           : grammar::FormatVocabulary::MaxBytes(*model.tokenizer, model.config.vocab_size)};
 }
 
-absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir,
+                                                       std::span<const std::string> mirrors) {
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(model_dir));
   auto model = std::make_unique<LoadedModel>();
   model->name = LastPathPart(model_dir);
@@ -247,6 +252,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_
     PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::FromGguf(*std::move(gguf)));
   } else if (!is_packed) {
     PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+  }
+  if (mirrors.size() > kMaxMirrors) return UsageError("--model-mirror: at most {} mirrors", kMaxMirrors);
+  for (const std::string& mirror : mirrors) {
+    PENSTOCK_RETURN_IF_ERROR(model->checkpoint.AddMirror(mirror, folder));
   }
   PENSTOCK_ASSIGN_OR_RETURN(model->weights, MapWeights(model->config, model->checkpoint));
   PENSTOCK_ASSIGN_OR_RETURN(model->fingerprint, Fingerprint(folder, model->checkpoint, metadata));

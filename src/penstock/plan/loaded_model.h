@@ -70,6 +70,8 @@ ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t conte
 
 // Reads and validates all metadata. Of the tensors it reads only samples, for the fingerprint. Returns a unique_ptr
 // because `weights` points into `checkpoint`.
-absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir);
+// `mirrors`: see EngineOptions::model_mirrors.
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir,
+                                                       std::span<const std::string> mirrors = {});
 
 }  // namespace penstock

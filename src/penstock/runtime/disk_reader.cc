@@ -22,73 +22,16 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/thread.h"
+#include "penstock/runtime/read_sources.h"
 
 namespace penstock {
 namespace {
 
-// Reads are split into parts of this size, so that one expert keeps several requests under way.
-constexpr uint64_t kPartBytes = kMiB;
-constexpr unsigned kQueueDepth = 64;
-constexpr int kNumReadingThreads = 8;
-// How often a request is repeated that the kernel refuses for the moment.
-constexpr int kMaxRefusals = 100;
-constexpr auto kRefusalPause = std::chrono::milliseconds(10);
+constexpr unsigned kQueueDepth = 64;    // for each directory
+constexpr int kMaxBusyDirectories = 4;  // more of them share the places of so many
+constexpr int kNumReadingThreads = 8;   // for each directory
 
-// Returns whether an operation may succeed when it is repeated: it was interrupted, or the kernel was short of memory.
-bool IsTransient(int error) { return error == EINTR || error == EAGAIN || error == EBUSY || error == ENOMEM; }
-
-// The page-aligned part of `extent` that begins at `part_idx * kPartBytes`.
-struct Part {
-  uint64_t offset;
-  uint64_t size;
-  std::byte* target;
-  uint64_t needed;  // bytes that must arrive; padding after the end of the file does not count
-};
-
-std::vector<Part> SplitIntoParts(const DiskRead& read) {
-  const uint64_t begin = read.extent.offset_bytes / kPageBytes * kPageBytes;
-  const uint64_t wanted_end = read.extent.offset_bytes + read.extent.size_bytes;
-  const uint64_t end = RoundUp(wanted_end, kPageBytes);
-  std::vector<Part> parts;
-  for (uint64_t offset = begin; offset < end; offset += kPartBytes) {
-    const uint64_t size = std::min(kPartBytes, end - offset);
-    parts.push_back({offset, size, read.target + (offset - begin), std::min(size, wanted_end - offset)});
-  }
-  return parts;
-}
-
-// A file opened for reading: the same inode opened again with O_DIRECT where that works.
-struct SourceFile {
-  UniqueFd direct_fd;
-  int fd = -1;
-  std::string path;
-};
-
-std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool direct_io, bool& all_direct) {
-  std::vector<SourceFile> sources;
-  all_direct = direct_io;
-  for (const OpenedFile& file : files) {
-    SourceFile source{.direct_fd = UniqueFd(), .fd = file.fd.get(), .path = file.path};
-    if (direct_io) {
-      const std::string alias = fmt::format("/proc/self/fd/{}", file.fd.get());
-      UniqueFd fd(::open(alias.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
-      // Some file systems accept the flag and then refuse the read.
-      alignas(kPageBytes) thread_local std::byte probe[kPageBytes];
-      if (fd.valid() && PreadUninterrupted(fd.get(), probe, 0) >= 0) {
-        source.fd = fd.get();
-        source.direct_fd = std::move(fd);
-      } else {
-        all_direct = false;
-      }
-    }
-    sources.push_back(std::move(source));
-  }
-  if (direct_io && !all_direct) {
-    LogInfo("the file system of {} refuses O_DIRECT: experts are read through the page cache",
-            files.empty() ? "the model" : files[0].path);
-  }
-  return sources;
-}
+int NumBusyDirectories(const ReadSources& sources) { return std::min(sources.num_directories(), kMaxBusyDirectories); }
 
 // Keeps the reads under way and the results of their parts.
 class Outstanding {
@@ -116,28 +59,20 @@ class Outstanding {
   absl::flat_hash_map<uint64_t, Entry> reads_;
 };
 
-// Rounds a short read down to whole pages. Reading continues there, because O_DIRECT needs page-aligned offsets. A read
-// of less than a page has reached the end of the file.
-uint64_t WholePages(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
-
-absl::Status ShortRead(const SourceFile& file, const Part& part, uint64_t done) {
-  return IoError("{}: the file ended early: expected {} bytes at offset {}, found {}; was it changed while in use?",
-                 file.path, part.needed, part.offset, done);
-}
-
 class RingReader : public DiskReader {
  public:
-  static std::unique_ptr<RingReader> TryCreate(std::vector<SourceFile>& sources, bool all_direct) {
-    auto reader = std::unique_ptr<RingReader>(new RingReader());
+  static std::unique_ptr<RingReader> TryCreate(std::unique_ptr<ReadSources>& sources) {
+    auto reader = std::unique_ptr<RingReader>(new RingReader(*sources));
     reader->wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
-    const int error = reader->wake_fd_.valid() ? ::io_uring_queue_init(kQueueDepth + 1, &reader->ring_, 0) : -errno;
+    const int error = reader->wake_fd_.valid()
+                          ? ::io_uring_queue_init(static_cast<unsigned>(reader->in_ring_.size()) + 1, &reader->ring_, 0)
+                          : -errno;
     if (error != 0) {
       LogInfo("io_uring is not available ({}): experts are read by threads", ErrnoText(-error));
       return nullptr;
     }
     reader->ring_ready_ = true;
     reader->sources_ = std::move(sources);
-    reader->all_direct_ = all_direct;
     return reader;
   }
 
@@ -152,10 +87,10 @@ class RingReader : public DiskReader {
   }
 
   void Submit(const DiskRead& read) override {
-    const std::vector<Part> parts = SplitIntoParts(read);
     const uint64_t read_id = next_read_id_++;
+    const std::vector<PartRead> parts = sources_->Split(read, read_id);
     outstanding_.Add(read_id, read.tag, parts.size());
-    for (const Part& part : parts) queue_.push_back({part, read.file_idx, read_id, 0});
+    queue_.insert(queue_.end(), parts.begin(), parts.end());
     FillRing();
   }
 
@@ -179,14 +114,14 @@ class RingReader : public DiskReader {
       }
       --num_with_kernel_;
       num_refusals_ = 0;
-      Pending pending = in_ring_[place];
+      PartRead read = in_ring_[place];
       free_places_.push_back(place);
-      const absl::StatusOr<bool> whole = Account(pending, result);
+      const absl::StatusOr<bool> whole = sources_->End(read, result);
       if (whole.ok() && !*whole) {
-        queue_.push_front(pending);
+        queue_.push_front(read);
         continue;
       }
-      if (auto completion = outstanding_.FinishPart(pending.read_id, whole.status())) return completion;
+      if (auto completion = outstanding_.FinishPart(read.read_id, whole.status())) return completion;
     }
     return std::nullopt;
   }
@@ -196,22 +131,17 @@ class RingReader : public DiskReader {
     (void)!::write(wake_fd_.get(), &one, sizeof(one));  // fails only when 2^64 - 2 wake-ups are pending
   }
 
-  std::string Description() const override { return all_direct_ ? "io_uring, O_DIRECT" : "io_uring, page cache"; }
+  std::string Description() const override {
+    return sources_->all_direct() ? "io_uring, O_DIRECT" : "io_uring, page cache";
+  }
+  std::vector<DirectoryReads> ReadsByDirectory() const override { return sources_->ReadsByDirectory(); }
 
  private:
-  struct Pending {
-    Part part;
-    int file_idx;
-    uint64_t read_id;
-    uint64_t done;
-    int num_errors = 0;
-    int num_refusals = 0;
-  };
-  static constexpr uint64_t kWakePlace = kQueueDepth;
+  static constexpr uint64_t kWakePlace = ~uint64_t{0};
 
-  RingReader() {
-    for (size_t place = 0; place < kQueueDepth; ++place) free_places_.push_back(place);
-    in_ring_.resize(kQueueDepth);
+  explicit RingReader(const ReadSources& sources)
+      : in_ring_(static_cast<size_t>(NumBusyDirectories(sources)) * kQueueDepth) {
+    for (size_t place = 0; place < in_ring_.size(); ++place) free_places_.push_back(place);
   }
 
   // REQUIRES: an entry is with the kernel.
@@ -241,9 +171,10 @@ class RingReader : public DiskReader {
       free_places_.pop_back();
       in_ring_[place] = queue_.front();
       queue_.pop_front();
-      const Pending& pending = in_ring_[place];
-      ::io_uring_prep_read(sqe, sources_[pending.file_idx].fd, pending.part.target + pending.done,
-                           static_cast<unsigned>(pending.part.size - pending.done), pending.part.offset + pending.done);
+      PartRead& read = in_ring_[place];
+      const int fd = sources_->Begin(read);
+      ::io_uring_prep_read(sqe, fd, read.target + read.done, static_cast<unsigned>(read.size - read.done),
+                           read.offset + read.done);
       ::io_uring_sqe_set_data64(sqe, place);
       prepared_.push_back(place);
     }
@@ -264,38 +195,18 @@ class RingReader : public DiskReader {
       }
       broken_ = IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
       for (const uint64_t place : prepared_) {
-        if (place != kWakePlace) queue_.push_front(in_ring_[place]);  // queued to be told of the failure
+        if (place == kWakePlace) continue;
+        sources_->GiveUp(in_ring_[place]);
+        queue_.push_front(in_ring_[place]);  // queued to be told of the failure
       }
     }
   }
 
-  // Counts the result of one ring entry. Returns false when the rest of the part must be read again.
-  absl::StatusOr<bool> Account(Pending& pending, int result) {
-    const SourceFile& file = sources_[pending.file_idx];
-    if (IsTransient(-result) && pending.num_refusals++ < kMaxRefusals) {
-      if (result != -EINTR) std::this_thread::sleep_for(kRefusalPause);
-      return false;
-    }
-    if (result < 0) {
-      // A disk may fail once and then succeed. A second failure at the same place counts as an error.
-      if (pending.num_errors++ == 0) return false;
-      return IoError("{}: cannot read {} bytes at offset {}: {}", file.path, pending.part.size, pending.part.offset,
-                     ErrnoText(-result));
-    }
-    const uint64_t arrived = pending.done + static_cast<uint64_t>(result);
-    if (arrived >= pending.part.needed) return true;
-    const uint64_t resume_at = WholePages(arrived);
-    if (resume_at == pending.done) return ShortRead(file, pending.part, arrived);
-    pending.done = resume_at;
-    return false;
-  }
-
   io_uring ring_ = {};
   bool ring_ready_ = false;
-  bool all_direct_ = false;
-  std::vector<SourceFile> sources_;
-  std::deque<Pending> queue_;     // not yet in the ring
-  std::vector<Pending> in_ring_;  // indexed by place
+  std::unique_ptr<ReadSources> sources_;
+  std::deque<PartRead> queue_;     // not yet in the ring
+  std::vector<PartRead> in_ring_;  // indexed by place
   std::vector<size_t> free_places_;
   std::deque<uint64_t> prepared_;  // places whose entries the kernel has not taken yet, oldest first
   int num_with_kernel_ = 0;        // reads that the kernel has taken
@@ -311,9 +222,10 @@ class RingReader : public DiskReader {
 class ThreadReader : public DiskReader {
  public:
   // If the system refuses some of the threads, the others do their work.
-  static absl::StatusOr<std::unique_ptr<ThreadReader>> Create(std::vector<SourceFile> sources, bool all_direct) {
-    auto reader = std::unique_ptr<ThreadReader>(new ThreadReader(std::move(sources), all_direct));
-    while (std::ssize(reader->threads_) < kNumReadingThreads) {
+  static absl::StatusOr<std::unique_ptr<ThreadReader>> Create(std::unique_ptr<ReadSources> sources) {
+    auto reader = std::unique_ptr<ThreadReader>(new ThreadReader(std::move(sources)));
+    const int num_threads = kNumReadingThreads * NumBusyDirectories(*reader->sources_);
+    while (std::ssize(reader->threads_) < num_threads) {
       absl::StatusOr<std::thread> thread = StartThread([&reader = *reader] { reader.Work(); });
       if (!thread.ok() && !reader->threads_.empty()) break;
       PENSTOCK_RETURN_IF_ERROR(thread.status());
@@ -333,12 +245,12 @@ class ThreadReader : public DiskReader {
   }
 
   void Submit(const DiskRead& read) override {
-    const std::vector<Part> parts = SplitIntoParts(read);
     const uint64_t read_id = next_read_id_++;
+    const std::vector<PartRead> parts = sources_->Split(read, read_id);
     outstanding_.Add(read_id, read.tag, parts.size());
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (const Part& part : parts) queue_.push_back({part, read.file_idx, read_id});
+      queue_.insert(queue_.end(), parts.begin(), parts.end());
     }
     wake_workers_.notify_all();
   }
@@ -370,67 +282,49 @@ class ThreadReader : public DiskReader {
   }
 
   std::string Description() const override {
-    return fmt::format("{} reading threads, {}", threads_.size(), all_direct_ ? "O_DIRECT" : "page cache");
+    return fmt::format("{} reading threads, {}", threads_.size(), sources_->all_direct() ? "O_DIRECT" : "page cache");
   }
+  std::vector<DirectoryReads> ReadsByDirectory() const override { return sources_->ReadsByDirectory(); }
 
  private:
-  struct Queued {
-    Part part;
-    int file_idx;
-    uint64_t read_id;
-  };
   struct Finished {
     uint64_t read_id = 0;
     absl::Status status;
   };
 
-  ThreadReader(std::vector<SourceFile> sources, bool all_direct)
-      : sources_(std::move(sources)), all_direct_(all_direct) {}
+  explicit ThreadReader(std::unique_ptr<ReadSources> sources) : sources_(std::move(sources)) {}
 
   void Work() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       wake_workers_.wait(lock, [this] { return stop_ || !queue_.empty(); });
       if (stop_) return;
-      const Queued queued = queue_.front();
+      PartRead read = queue_.front();
       queue_.pop_front();
       lock.unlock();
-      absl::Status status = ReadPart(queued);
+      absl::Status status = Read(read);
       lock.lock();
-      finished_.push_back({queued.read_id, std::move(status)});
+      finished_.push_back({read.read_id, std::move(status)});
       wake_caller_.notify_one();
     }
   }
 
-  absl::Status ReadPart(const Queued& queued) const {
-    const SourceFile& file = sources_[queued.file_idx];
-    const Part& part = queued.part;
-    uint64_t done = 0;
-    int num_errors = 0, num_refusals = 0;
-    while (done < part.needed) {
-      const ssize_t n = ::pread(file.fd, part.target + done, part.size - done, static_cast<off_t>(part.offset + done));
-      if (n >= 0) {
-        const uint64_t arrived = done + static_cast<uint64_t>(n);
-        if (arrived >= part.needed) break;
-        if (WholePages(arrived) == done) return ShortRead(file, part, arrived);
-        done = WholePages(arrived);
-      } else if (IsTransient(errno) && num_refusals++ < kMaxRefusals) {
-        if (errno != EINTR) std::this_thread::sleep_for(kRefusalPause);
-      } else if (num_errors++ > 0) {
-        return IoError("{}: cannot read {} bytes at offset {}: {}", file.path, part.size, part.offset,
-                       ErrnoText(errno));
-      }
+  absl::Status Read(PartRead& read) {
+    for (;;) {
+      const int fd = sources_->Begin(read);
+      const ssize_t n =
+          ::pread(fd, read.target + read.done, read.size - read.done, static_cast<off_t>(read.offset + read.done));
+      PENSTOCK_ASSIGN_OR_RETURN(const bool is_whole, sources_->End(read, n < 0 ? -errno : n));
+      if (is_whole) return absl::OkStatus();
     }
-    return absl::OkStatus();
   }
 
-  std::vector<SourceFile> sources_;
-  bool all_direct_;
+  std::unique_ptr<ReadSources> sources_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_workers_;
   std::condition_variable wake_caller_;
-  std::deque<Queued> queue_;       // guarded by mutex_
+  std::deque<PartRead> queue_;     // guarded by mutex_
   std::deque<Finished> finished_;  // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
   bool woken_ = false;             // guarded by mutex_
@@ -446,12 +340,11 @@ std::byte* DiskReader::Landing(const DiskRead& read) { return read.target + read
 
 absl::StatusOr<std::unique_ptr<DiskReader>> DiskReader::Create(std::span<const OpenedFile> files,
                                                                const DiskReaderOptions& options) {
-  bool all_direct = false;
-  std::vector<SourceFile> sources = OpenSources(files, options.direct_io, all_direct);
+  auto sources = std::make_unique<ReadSources>(files, options.direct_io);
   if (options.io_uring) {
-    if (std::unique_ptr<RingReader> reader = RingReader::TryCreate(sources, all_direct)) return reader;
+    if (std::unique_ptr<RingReader> reader = RingReader::TryCreate(sources)) return reader;
   }
-  return ThreadReader::Create(std::move(sources), all_direct);
+  return ThreadReader::Create(std::move(sources));
 }
 
 }  // namespace penstock

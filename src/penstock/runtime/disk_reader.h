@@ -1,7 +1,10 @@
 // Asynchronous reads from disk into memory.
 //
 // Reads bypass the page cache (O_DIRECT) where the file system allows it. They use io_uring where the kernel allows it,
-// and a few reading threads otherwise. All methods but Wake() are called by one thread.
+// and a few reading threads otherwise. All methods but Wake() and ReadsByDirectory() are called by one thread.
+//
+// If files have copies in mirrors, each part of a read comes from the copy that would deliver it first
+// (runtime/read_shares.h). A part that a copy cannot deliver is read from another one.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +40,14 @@ struct DiskCompletion {
   absl::Status status;
 };
 
+// Bytes that the model's own directory, or a mirror, delivered.
+struct DirectoryReads {
+  std::string path;
+  uint64_t bytes = 0;
+  double bytes_per_s = 0;  // while it was read; 0: it was not yet
+  bool is_left_out = false;
+};
+
 class DiskReader {
  public:
   // `files` must outlive the reader.
@@ -59,6 +70,8 @@ class DiskReader {
 
   // Returns "io_uring, O_DIRECT", for example.
   virtual std::string Description() const = 0;
+  // Returns the model's own directory and the mirrors; nothing without mirrors. May be called from any thread.
+  virtual std::vector<DirectoryReads> ReadsByDirectory() const { return {}; }
 };
 
 }  // namespace penstock

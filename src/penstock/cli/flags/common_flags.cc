@@ -34,6 +34,14 @@ std::string ScheduleNames() {
                      ChoiceNames(Schedules(), attends_on_host));
 }
 
+void AddMirrorFlag(CLI::App& app, EngineOptions& engine) {
+  AddFlag(
+      app, "--model-mirror", engine.model_mirrors,
+      "a further copy of the model, or of a part of it (penstock mirror), on another disk; experts are read from all "
+      "disks at once. May be given several times")
+      .TypeName("DIR");
+}
+
 void AddLogFlags(CLI::App& app, LogFlags& flags) {
   BeginGroup(app, kGeneralGroup);
   AddFlag(app, "--log-level", flags.level, "trace, debug, info, warning, error or off").ShowDefault();
@@ -117,6 +125,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required) {
                              "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
                          .TypeName("DIR");
   if (is_required) model.Required();
+  AddMirrorFlag(app, engine);
   AddFlag(app, "--memory", flags.memory,
           "DRAM budget for everything Penstock allocates: 16GiB, or 50% of what is free (default: 75%)")
       .TypeName("SIZE");
@@ -170,6 +179,7 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& 
   EngineOptions& engine = flags.model.engine;
   BeginGroup(app, "Model and machine");
   AddSourceFlags(app, engine.model_dir, flags.config);
+  AddMirrorFlag(app, engine);
   AddFlag(app, "--hardware", flags.hardware,
           "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "
           "(prints the presets)")

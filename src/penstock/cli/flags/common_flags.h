@@ -18,10 +18,11 @@ void AddLogFlags(CLI::App& app, LogFlags& flags);
 std::string ScheduleNames();
 std::string ScheduleHelp();
 
+// Adds --model-mirror.
+void AddMirrorFlag(CLI::App& app, EngineOptions& engine);
 // AddPolicyFlags() adds the flags of every command that computes or simulates. AddModelFlags() adds to them --model and
 // the flags of commands that really compute, among them those of AddTraceFlags(). Each begins a group. `is_required` is
-// whether
-// --model must be given.
+// whether --model must be given.
 void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedule_help);
 void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required = true);
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);

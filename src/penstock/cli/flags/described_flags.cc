@@ -18,10 +18,12 @@
 
 namespace penstock::cli {
 
-absl::StatusOr<DescribedModel> DescribeModel(const std::string& model_dir, const ConfigFlags& config) {
+absl::StatusOr<DescribedModel> DescribeModel(const std::string& model_dir, const ConfigFlags& config,
+                                             const std::vector<std::string>& mirrors) {
   if (model_dir.empty() == config.path.empty()) return UsageError("give --model DIR or --config FILE");
-  return config.path.empty() ? DescribedModel::FromFolder(model_dir)
-                             : DescribedModel::FromConfig(config.path, config.weights);
+  if (config.path.empty()) return DescribedModel::FromFolder(model_dir, mirrors);
+  if (!mirrors.empty()) return UsageError("--model-mirror: a model of --config has no files; give --model");
+  return DescribedModel::FromConfig(config.path, config.weights);
 }
 
 absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
@@ -45,8 +47,14 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   const bool all_schedules = model_flags.schedule == "all";
   if (all_schedules) model_flags.schedule.reset();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
-  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags.model.engine.model_dir, flags.config));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model,
+                            DescribeModel(options.model_dir, flags.config, options.model_mirrors));
   const bool is_this_machine = flags.hardware == "auto";
+  if (!is_this_machine && !options.model_mirrors.empty()) {
+    return UsageError(
+        "--model-mirror: only --hardware auto measures disks; the rate of {} already is that of all disks",
+        Printable(flags.hardware));
+  }
   // The same memory as in a run on this machine.
   if (is_this_machine) {
     PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));

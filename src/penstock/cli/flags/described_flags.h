@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "penstock/base/json.h"
 #include "penstock/cli/commands.h"
@@ -18,7 +19,8 @@ struct Described {
   bool all_schedules = false;  // --schedule all: side by side
 };
 // kUsage unless there is either a folder or a config.
-absl::StatusOr<DescribedModel> DescribeModel(const std::string& model_dir, const ConfigFlags& config);
+absl::StatusOr<DescribedModel> DescribeModel(const std::string& model_dir, const ConfigFlags& config,
+                                             const std::vector<std::string>& mirrors = {});
 // kUsage for flags that exclude each other; kModel, kInput or kIo for faults of the files that they name.
 absl::StatusOr<Described> Describe(const DescribedFlags& flags);
 

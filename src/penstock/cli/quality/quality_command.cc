@@ -101,6 +101,7 @@ absl::StatusOr<ObservedEngine> OpenHalf(EngineOptions options, const std::string
     // A vector that grows has twice the room that it needs.
     layer_bytes = 2 * static_cast<uint64_t>(config.num_layers * window * config.model_dim) * sizeof(float);
   }
+  if (model_dir != options.model_dir) options.model_mirrors.clear();
   options.model_dir = model_dir;
   options.batch_size = 1;
   options.context_length = window;

@@ -59,6 +59,13 @@ void AppendEngine(const EngineSnapshot& engine, const MemoryPlan& plan, TextWrit
   for (const LaneStats& lane : stats.lanes) {
     writer.Value("penstock:lane_busy_seconds_total", lane.busy_s, "lane=" + Quoted(lane.name));
   }
+  if (!stats.directories.empty()) {
+    writer.Head("penstock:directory_read_bytes_total", "counter", "Bytes read from a copy of the model.");
+    for (const DirectoryStats& directory : stats.directories) {
+      writer.Value("penstock:directory_read_bytes_total", static_cast<double>(directory.bytes),
+                   "directory=" + Quoted(directory.path));
+    }
+  }
   writer.One("penstock:expert_cache_hits_total", "counter", "Wanted experts that were in memory.", stats.expert_hits);
   writer.One("penstock:expert_cache_misses_total", "counter", "Wanted experts that were not.", stats.expert_misses);
   writer.One("penstock:experts_prefetched_total", "counter", "Experts read because they were predicted.",
