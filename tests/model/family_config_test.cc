@@ -65,6 +65,11 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedFamilyTest,
                          testing::Values(PublishedSizes{"mimo-v2-flash", &kMimoV2Flash, 309, 48, 47},
                                          PublishedSizes{"step-3.5-flash", &kStep3p5, 196, 45, 42},
                                          PublishedSizes{"kimi-k2.5", &kKimiK25, 1026, 61, 60},
+                                         PublishedSizes{"mistral-small-4", &kMistral4, 119, 36, 36},
+                                         PublishedSizes{"a.x-k1", &kAxk1, 519, 61, 60},
+                                         PublishedSizes{"llama-4-maverick", &kLlama4, 400, 48, 24},
+                                         PublishedSizes{"minimax-m2.7", &kMinimaxM2, 229, 62, 62},
+                                         PublishedSizes{"kimi-k2", &kDeepseekV3, 1026, 61, 60},
                                          PublishedSizes{"trinity-mini", &kAfmoe, 26.1, 32, 30},
                                          PublishedSizes{"flexolmo-7x7b", &kFlexOlmo, 33.3, 32, 32}),
                          [](const auto& model) {
@@ -122,6 +127,42 @@ TEST(FamilyConfigTest, ListsOfStepAreReadAsTypes) {
   const auto listed = ParseModelConfig(WithFields(TextOfConfig("step-3.5-flash"), R"("moe_layers_enum": [3, 5])"));
   ASSERT_TRUE(listed.ok()) << Message(listed.status());
   EXPECT_THAT(listed->moe_layers(), ElementsAre(3, 5));
+}
+
+// The text part may stand alone, in which case lists have no entries for layers of MTP, or in an object.
+TEST(FamilyConfigTest, StepMayBeFlat) {
+  const std::string text = TextOfConfig("step-3.7-flash");
+  const ModelConfig flat = ParseModelConfig(text).value();
+  EXPECT_EQ(flat.family, &kStep3p7);
+  EXPECT_EQ(flat.num_mtp_layers, 3);
+  EXPECT_EQ(flat.num_moe_layers(), 42);
+  EXPECT_FALSE(flat.layer_has_experts[2]);
+  EXPECT_EQ(flat.num_experts, 288);
+  EXPECT_EQ(flat.shared_ffn_dim, 1280);
+  EXPECT_EQ(flat.window_of(0), 0);
+  EXPECT_EQ(flat.window_of(1), 512);
+  EXPECT_FLOAT_EQ(flat.router.scale, 3);
+  EXPECT_EQ(ConfigIn("step-3.7-flash-fp8").coded.kind, CodedWeights::Kind::kFp8);
+  const auto nested =
+      ParseModelConfig(fmt::format(R"({{"architectures": ["Step3p7FlashForCausalLM"], "text_config": {}}})", text));
+  ASSERT_TRUE(nested.ok()) << Message(nested.status());
+  EXPECT_EQ(nested->num_layers, flat.num_layers);
+  EXPECT_EQ(nested->layer_has_experts, flat.layer_has_experts);
+  EXPECT_EQ(nested->layer_has_window, flat.layer_has_window);
+  const auto list =
+      ParseModelConfig(R"({"architectures": ["Step3p7FlashForCausalLM"], "text_config": [], "hidden_size": 16})");
+  ASSERT_FALSE(list.ok());
+  EXPECT_THAT(Message(list.status()), HasSubstr("'text_config': expected an object"));
+}
+
+TEST(FamilyConfigTest, OnlyExpertsOfAxk1AreNormed) {
+  const ModelConfig config = ConfigIn("a.x-k1");
+  EXPECT_EQ(config.output_norms, OutputNorms::kExperts);
+  EXPECT_EQ(config.router.num_groups, 8);
+  const WeightMap map = DescribeWeights(config, WeightFormat::kBF16);
+  EXPECT_EQ(map.layers[0].ffn_output_norm, nullptr);
+  EXPECT_NE(map.layers[1].ffn_output_norm, nullptr);
+  EXPECT_EQ(map.layers[1].attention_output_norm, nullptr);
 }
 
 TEST(FamilyConfigTest, KimiK25IsDeepseekV3WithCodesOfExperts) {
@@ -241,6 +282,9 @@ TEST(FamilyConfigTest, RefusesByName) {
            {step, R"("swiglu_limits": 7)", "'swiglu_limits'"},
            {step, R"("layer_types": ["full_attention"])", "'layer_types': expected a list of 45 times"},
            {step, R"("mlp_bias": true)", "'mlp_bias': expected false"},
+           {step, R"("use_moe_router_bias": false)", "'use_moe_router_bias': expected true"},
+           {step, R"("scoring_func": "softmax")", "'scoring_func': expected 'sigmoid'"},
+           {step, R"("n_shared_experts": 2)", "'n_shared_experts'"},
            {step, R"("rope_theta": [null, "x"])", "'rope_theta'"}}) {
     const auto parsed = ParseModelConfig(WithFields(c.config, c.fields));
     ASSERT_FALSE(parsed.ok()) << c.fields;

@@ -125,7 +125,7 @@ TEST(UnsupportedFamiliesTest, AreRefusedByWhatIsLacking) {
   EXPECT_GT(num_refused, 20);
   EXPECT_EQ(LackOf(""), "");
   EXPECT_EQ(LackOf("Qwen3ForCausalLM"), "");
-  EXPECT_THAT(LackOf("minimax-01"), HasSubstr("lightning attention"));
+  EXPECT_THAT(LackOf("minimax-m3"), HasSubstr("blocks of positions"));
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedRecurrentTest,
                                                    147.6},
                                          Published{"nemotron-3-nano-30b-a3b", &kNemotronH, 31.6, 52, 23, 23, 6, 47.6},
                                          Published{"kimi-linear-48b-a3b", &kKimiLinear, 49.1, 27, 26, 20, 7, 42.8},
-                                         Published{"jamba-1.5-mini", &kJamba, 51.6, 32, 16, 28, 4, 16.6}),
+                                         Published{"jamba-1.5-mini", &kJamba, 51.6, 32, 16, 28, 4, 16.6},
+                                         Published{"minimax-m1", &kMinimaxM1, 456, 80, 80, 70, 10, 280}),
                          [](const auto& model) {
                            std::string name = model.param.name;
                            std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
@@ -101,6 +102,21 @@ TEST(RecurrentConfigTest, LayersOfKimiLinearAreCountedFromOne) {
   EXPECT_EQ(config->rotary_dim_of(3), 0);
 }
 
+TEST(RecurrentConfigTest, MiniMaxAddsToNormedInputs) {
+  const auto config = ParseModelConfig(TextOf("minimax-m1"));
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  for (const int64_t layer_idx : {7, 15, 79}) EXPECT_FALSE(config->is_recurrent(layer_idx)) << layer_idx;
+  EXPECT_TRUE(config->is_recurrent(0));
+  EXPECT_EQ(config->rotary_dim_of(7), 64);
+  EXPECT_EQ(config->recurrent.num_channels(), 0);
+  EXPECT_EQ(config->recurrent.decay_cols(), 0);
+  EXPECT_FLOAT_EQ(config->normed_residual.of_attention, 3.5565588f);
+  EXPECT_FLOAT_EQ(config->normed_residual.of_recurrent, 3.5565588f);
+  EXPECT_FLOAT_EQ(config->normed_residual.of_ffn, 3.5565588f);
+  EXPECT_EQ(FindFamily("MiniMaxText01ForCausalLM"), &kMinimax);
+  EXPECT_EQ(FindFamily("MiniMaxForCausalLM"), &kMinimax);
+}
+
 TEST(RecurrentConfigTest, RefusesByName) {
   struct Case {
     const char *name, *field, *message;
@@ -121,7 +137,13 @@ TEST(RecurrentConfigTest, RefusesByName) {
            {"nemotron-3-nano-30b-a3b", R"("num_hidden_layers": null, "layers_block_type": [])", "'layers_block_type'"},
            {"kimi-linear-48b-a3b", R"("linear_attn_config": {"full_attn_layers": [28]})", "numbers from 1"},
            {"jamba-1.5-mini", R"("num_experts": 1)", "'num_experts'"},
-           {"jamba-1.5-mini", R"("mamba_d_state": 257)", "'mamba_d_state'"}}) {
+           {"jamba-1.5-mini", R"("mamba_d_state": 257)", "'mamba_d_state'"},
+           {"minimax-m1", R"("attn_type_list": [1])", "'attn_type_list': expected a list of 80 numbers"},
+           {"minimax-m1", R"("attn_type_list": [2])", "'attn_type_list'"},
+           {"minimax-m1", R"("layernorm_mlp_beta": 2)", "'layernorm_mlp_beta'"},
+           {"minimax-m1", R"("layernorm_linear_attention_alpha": 0)", "'layernorm_linear_attention_alpha'"},
+           {"minimax-m1", R"("postnorm": false)", "'postnorm': expected true"},
+           {"minimax-m1", R"("shared_intermediate_size": 4)", "'shared_intermediate_size'"}}) {
     json::object config = ParseJson(TextOf(c.name), Fault::kInternal)->get_object();
     const json::value changes = ParseJson(fmt::format("{{{}}}", c.field), Fault::kInternal).value();
     for (const auto& [key, value] : changes.get_object()) config[key] = value;

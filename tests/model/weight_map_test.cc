@@ -88,6 +88,56 @@ std::string RefusalOf(const std::vector<TestTensor>& tensors, std::string_view c
   return Message(mapped->map.status());
 }
 
+// Checkpoints of MiniMax-Text-01 may have constants beside the weights.
+TEST(WeightMapTest, ConstantsOfAFamilyAreIgnored) {
+  std::vector<TestTensor> tensors = MixtralTensors();
+  tensors.push_back({"model.layers.1.self_attn.slope_rate", "F32", {4, 1, 1}});
+  std::string minimax(kMixtralConfig);
+  minimax.replace(minimax.find("Mixtral"), 7, "MiniMax");
+  minimax.insert(1, R"("attn_type_list": [1, 1], )");
+  EXPECT_EQ(RefusalOf(tensors, minimax), "");
+  EXPECT_THAT(RefusalOf(tensors), HasSubstr("slope_rate is not part of such a model"));
+}
+
+// A.X K1's routers may have no bias, and its layers without experts a norm that nothing reads.
+TEST(WeightMapTest, AWeightMayBeMissingOrUnread) {
+  constexpr std::string_view kAxk1 =
+      R"({"architectures": ["AXK1ForCausalLM"], "vocab_size": 10, "hidden_size": 8, "intermediate_size": 6,
+      "moe_intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2, "q_lora_rank": 6, "kv_lora_rank": 4,
+      "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4, "n_routed_experts": 2, "num_experts_per_tok": 2,
+      "n_group": 1, "topk_group": 1, "n_shared_experts": 0, "first_k_dense_replace": 1, "max_position_embeddings": 16})";
+  std::vector<TestTensor> tensors = {{"model.embed_tokens.weight", "F32", {10, 8}},
+                                     {"model.norm.weight", "F32", {8}},
+                                     {"lm_head.weight", "F32", {10, 8}}};
+  const auto add_ffn = [&](const std::string& prefix) {
+    tensors.push_back({prefix + "gate_proj.weight", "F32", {6, 8}});
+    tensors.push_back({prefix + "up_proj.weight", "F32", {6, 8}});
+    tensors.push_back({prefix + "down_proj.weight", "F32", {8, 6}});
+  };
+  for (const std::string prefix : {"model.layers.0.", "model.layers.1."}) {
+    tensors.push_back({prefix + "input_layernorm.weight", "F32", {8}});
+    tensors.push_back({prefix + "post_attention_layernorm.weight", "F32", {8}});
+    tensors.push_back({prefix + "post_mlp_layernorm.weight", "F32", {8}});
+    tensors.push_back({prefix + "self_attn.q_a_proj.weight", "F32", {6, 8}});
+    tensors.push_back({prefix + "self_attn.q_a_layernorm.weight", "F32", {6}});
+    tensors.push_back({prefix + "self_attn.q_b_proj.weight", "F32", {12, 6}});
+    tensors.push_back({prefix + "self_attn.kv_a_proj_with_mqa.weight", "F32", {6, 8}});
+    tensors.push_back({prefix + "self_attn.kv_a_layernorm.weight", "F32", {4}});
+    tensors.push_back({prefix + "self_attn.kv_b_proj.weight", "F32", {16, 4}});
+    tensors.push_back({prefix + "self_attn.o_proj.weight", "F32", {8, 8}});
+  }
+  add_ffn("model.layers.0.mlp.");
+  tensors.push_back({"model.layers.1.mlp.gate.weight", "F32", {2, 8}});
+  add_ffn("model.layers.1.mlp.experts.0.");
+  add_ffn("model.layers.1.mlp.experts.1.");
+  const auto mapped = Map(kAxk1, tensors);
+  ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());
+  EXPECT_EQ(mapped->map->layers[1].router_selection_bias, nullptr);
+  EXPECT_NE(mapped->map->layers[1].ffn_output_norm, nullptr);
+  Remove(tensors, "model.layers.1.post_mlp");
+  EXPECT_THAT(RefusalOf(tensors, kAxk1), HasSubstr("model.layers.1.post_mlp_layernorm.weight is missing"));
+}
+
 TEST(WeightMapTest, FindsEveryTensor) {
   const auto mapped = Map(kMixtralConfig, MixtralTensors());
   ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());

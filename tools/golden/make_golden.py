@@ -60,6 +60,7 @@ FAMILIES = {
     "kimi_linear": (transformers.KimiLinearConfig, transformers.KimiLinearForCausalLM),
     "bailing_hybrid": (transformers.BailingHybridConfig, transformers.BailingHybridForCausalLM),
     "jamba": (transformers.JambaConfig, transformers.JambaForCausalLM),
+    "minimax": (transformers.MiniMaxConfig, transformers.MiniMaxForCausalLM),
     "olmoe": (transformers.OlmoeConfig, transformers.OlmoeForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "phimoe": (transformers.PhimoeConfig, transformers.PhimoeForCausalLM),
@@ -76,6 +77,7 @@ FAMILIES = {
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "deepseek_v32": (transformers.DeepseekV32Config, transformers.DeepseekV32ForCausalLM),
     "glm_moe_dsa": (transformers.GlmMoeDsaConfig, transformers.GlmMoeDsaForCausalLM),
+    "axk1": (transformers.AXK1Config, transformers.AXK1ForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
     "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
     "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, transformers.HunYuanMoEV1ForCausalLM),
@@ -127,7 +129,7 @@ def split_variant(variant):
     config.update(variant)
     own = {key: config.pop(key, default) for key, default in
            dict(dtype="float32", layout="classic", shard="1GB", generation=None, coded=None, fp8_block_rows=128,
-                int4_group=32, coded_names="", gguf={}, renamed={}, parts=None, transposed=None, whole=None,
+                int4_group=32, coded_names="", gguf={}, renamed={}, dropped=None, parts=None, transposed=None, whole=None,
                 prompt_lengths=PROMPT_LENGTHS).items()}
     family = config.pop("family")
     if own["parts"]:
@@ -225,6 +227,9 @@ def make_published(folder, own):
                 name = re.sub(pattern, replacement, name)
             return name
         tensors = {rename(name): tensor for name, tensor in read_tensors(folder).items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if own["dropped"]:
+        tensors = {name: tensor for name, tensor in read_tensors(folder).items() if not re.search(own["dropped"], name)}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     if own["transposed"]:
         tensors = {name: tensor.transpose(-1, -2).contiguous() if re.search(own["transposed"], name) else tensor

@@ -1,7 +1,7 @@
 """The golden models that make_golden.py makes: for each variant its family, fields of config.json and own options."""
 
 # Prompts of so many rows always have close choices of experts. They do not reach the last rows if only the last layer has
-# experts.
+# experts. Gemma 4 and Granite have experts in all layers; there a close choice of one row hardly changes the last rows.
 LONG = dict(layout="plain", max_position_embeddings=4096, prompt_lengths=(4000,))
 MIXTRAL = dict(family="mixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, vocab_size=96, rope_theta=1e6)
@@ -42,6 +42,12 @@ LING3 = dict(family="bailing_hybrid", hidden_size=32, intermediate_size=40, moe_
 JAMBA = dict(family="jamba", hidden_size=32, intermediate_size=24, num_hidden_layers=6, num_attention_heads=4,
              num_key_value_heads=2, num_experts=8, num_experts_per_tok=2, attn_layer_period=4, attn_layer_offset=1,
              mamba_d_state=8, mamba_dt_rank=5, vocab_size=96)
+# transformers counts the positions of a MiniMax's cache in its first layer, which must have attention.
+MINIMAX = dict(family="minimax", hidden_size=32, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4,
+               num_key_value_heads=2, head_dim=16, num_local_experts=8, num_experts_per_tok=3, vocab_size=96,
+               layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
+               full_attn_alpha_factor=3.5, linear_attn_alpha_factor=1.7, mlp_alpha_factor=2.5,
+               dropped=r"slope_rate$|_decay$")
 OLMOE = dict(family="olmoe", hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=4, num_experts=16, num_experts_per_tok=8, norm_topk_prob=False, vocab_size=96,
              rope_theta=10000.0, pad_token_id=1)
@@ -121,6 +127,8 @@ DEEPSEEK32 = dict(DEEPSEEK3, family="deepseek_v32", index_topk=12, index_head_di
 GLM5 = dict(DEEPSEEK32, family="glm_moe_dsa", n_group=1, topk_group=1, n_routed_experts=8,
             rope_parameters=dict(rope_type="default", rope_theta=1e6))
 
+AXK1 = dict(DEEPSEEK3, family="axk1", layout="plain")
+
 LLAMA4 = dict(family="llama4_text", hidden_size=32, intermediate_size=24, intermediate_size_mlp=40, num_hidden_layers=4,
               num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=4, vocab_size=96,
               rope_parameters=dict(rope_type="default", rope_theta=5e5))
@@ -196,6 +204,7 @@ STEP = dict(family="step3p7", hidden_size=32, intermediate_size=40, moe_intermed
 # Keys below are those of config.json, except these:
 #   parts                   fields of config.json beside text_config, which has the others: towers
 #   renamed                 names that save_pretrained writes, and the published ones: regular expressions
+#   dropped                 names of tensors that the checkpoint does not have: a regular expression
 #   transposed              names of weights that the published checkpoints have transposed
 #   whole                   the published form, in which the model is one of several parts (WHOLES in make_golden.py)
 #   dtype                   dtype of the model files
@@ -237,6 +246,7 @@ VARIANTS = {
                         layer_types=["full_attention", "conv", "conv", "conv"],
                         rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "granite4h-tiny": dict(GRANITE_HYBRID, layout="plain"),
+    "granite4h-long": dict(GRANITE_HYBRID, **LONG, num_hidden_layers=2, layer_types=["mamba", "attention"]),
     # More channels than a part of a convolution has, in three groups of heads.
     "granite4h-odd": dict(GRANITE_HYBRID, hidden_size=36, intermediate_size=13, num_hidden_layers=3, num_attention_heads=6,
                           num_key_value_heads=3, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=21,
@@ -275,11 +285,21 @@ VARIANTS = {
                                    "linear_attention"],
                       mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
     "jamba-tiny": dict(JAMBA, layout="plain"),
+    "jamba-long": dict(JAMBA, **LONG, num_hidden_layers=2, attn_layer_period=2),
     "jamba-odd": dict(JAMBA, hidden_size=42, intermediate_size=19, num_hidden_layers=5, num_attention_heads=3,
                       num_key_value_heads=1, num_experts=5, num_experts_per_tok=3, attn_layer_period=3,
                       attn_layer_offset=0, expert_layer_period=3, expert_layer_offset=2, mamba_expand=13, mamba_d_state=7,
                       mamba_dt_rank=3, mamba_d_conv=3, mamba_conv_bias=False, tie_word_embeddings=True, vocab_size=103,
                       layout="plain"),
+    "minimax-tiny": dict(MINIMAX, layout="plain"),
+    "minimax-long": dict(MINIMAX, **LONG, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]),
+    "minimax-odd": dict(MINIMAX, hidden_size=37, intermediate_size=19, num_hidden_layers=5, num_attention_heads=6,
+                        num_key_value_heads=3, head_dim=10, num_local_experts=7, num_experts_per_tok=2, block_size=16,
+                        sliding_window=9, full_attn_alpha_factor=1, mlp_alpha_factor=0.5, tie_word_embeddings=True,
+                        vocab_size=109, layout="plain",
+                        layer_types=["full_attention", "linear_attention", "full_attention", "linear_attention",
+                                     "linear_attention"],
+                        rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "qwen3moe-tiny": dict(QWEN3, layout="plain"),
     "qwen3moe-odd": dict(QWEN3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
                          num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=3,
@@ -350,6 +370,13 @@ VARIANTS = {
                      n_routed_experts=12, n_group=4, topk_group=2, index_topk=23, index_head_dim=10, index_n_heads=9,
                      indexer_types=["full", "shared", "full", "shared", "shared"], vocab_size=107,
                      mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
+    "axk1-tiny": AXK1,
+    # Published checkpoints have no selection bias.
+    "axk1-odd": dict(AXK1, hidden_size=39, num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=3,
+                     kv_lora_rank=35, q_lora_rank=19, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=7, n_group=1,
+                     topk_group=1, norm_topk_prob=False, n_shared_experts=1, rope_interleave=False, vocab_size=113,
+                     first_k_dense_replace=2, dropped="correction_bias",
+                     rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "gptoss-tiny": dict(GPT_OSS, swiglu_limit=7.0, layout="plain"),
     "gptoss-odd": dict(GPT_OSS, hidden_size=44, intermediate_size=45, num_hidden_layers=3, num_attention_heads=6,
                        num_key_value_heads=3, head_dim=20, num_local_experts=5, num_experts_per_tok=2, vocab_size=107),
@@ -472,6 +499,8 @@ VARIANTS = {
                          n_group=4, topk_group=2, norm_topk_prob=False, rope_interleave=False, first_k_dense_replace=0,
                          vocab_size=113),
     "gemma4-tiny": dict(GEMMA4, layout="plain"),
+    "gemma4-long": dict(GEMMA4, **LONG, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"],
+                        tie_word_embeddings=False),
     "gemma4-odd": dict(GEMMA4, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
                        num_attention_heads=6, num_key_value_heads=3, head_dim=10, global_head_dim=6,
                        num_global_key_value_heads=2, attention_k_eq_v=False, attention_bias=True, num_experts=7,

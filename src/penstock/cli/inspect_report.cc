@@ -168,6 +168,7 @@ std::string_view RecurrentKindName(RecurrentKind kind) {
     case RecurrentKind::kMamba2: return "Mamba-2";
     case RecurrentKind::kMamba1: return "Mamba";
     case RecurrentKind::kShortConv: return "short convolutions";
+    case RecurrentKind::kLightning: return "lightning attention";
   }
   return "";
 }

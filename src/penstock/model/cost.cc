@@ -37,6 +37,7 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
         add_all({r.rank, keys, keys}, values);
         add_all({values}, r.rank);
         break;
+      case RecurrentKind::kLightning: add_all({keys, keys, values, values}, dim); break;
       case RecurrentKind::kShortConv: add_all({values, values, values}, dim); break;
     }
     add(layer.out, dim, values);

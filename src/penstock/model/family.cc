@@ -1,5 +1,6 @@
 #include "penstock/model/family.h"
 
+#include <algorithm>
 #include <array>
 
 namespace penstock {
@@ -45,6 +46,7 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kAria,
                                   &kDeepseekV32,
                                   &kGlmMoeDsa,
+                                  &kAxk1,
                                   &kGemma4,
                                   &kGemma4Text,
                                   &kLfm2Moe,
@@ -52,6 +54,8 @@ constexpr std::array kFamilies = {&kMixtral,
                                   &kNemotronH,
                                   &kKimiLinear,
                                   &kJamba,
+                                  &kMinimax,
+                                  &kMinimaxM1,
                                   &kFlexOlmo,
                                   &kAfmoe,
                                   &kKolibri1,
@@ -66,6 +70,11 @@ constexpr std::array kFamilies = {&kMixtral,
 }  // namespace
 
 std::span<const Family* const> AllFamilies() { return kFamilies; }
+
+bool MayLack(const Family& family, std::string_view weight) {
+  const auto says_so = [=](const StoredName& rule) { return rule.may_lack && rule.name == weight; };
+  return std::ranges::any_of(family.stored_names, says_so);
+}
 
 const Family* FindFamily(std::string_view architecture) {
   if (architecture.empty()) return nullptr;

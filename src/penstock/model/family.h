@@ -28,6 +28,7 @@ struct StoredName {
   bool is_paired = false;          // rows that RoPE rotates together are neighbours in each head (RowPlaces::head_rows)
   bool is_grouped = false;         // each group of heads has rows of all weights of this stored name, one after another
   bool may_be_transposed = false;  // is_transposed where the shape is [.., inputs, outputs]
+  bool may_lack = false;           // checkpoints may be without this vector, which then changes nothing
 };
 
 // The family as GGUF files describe it (gguf_model.h).
@@ -62,6 +63,7 @@ struct Family {
   // The object of config.json with the fields of the language model, where that is a part of a larger model; a path if
   // it lies in another object. Fields that it does not have are those of config.json itself.
   std::string_view config_object = {};
+  bool config_may_be_flat = false;  // its fields may lie in config.json itself
 
   // transformers' defaults for fields that config.json does not have.
   int64_t default_head_dim = 0;       // 0: hidden_size / num_attention_heads
@@ -86,6 +88,7 @@ struct Family {
   std::span<const StoredName> encoder_names = {};
   std::span<const std::string_view> ignored_names = {};     // copies of the embedding, which checkpoints may have
   std::span<const std::string_view> ignored_prefixes = {};  // of weights that text does not need: a vision tower's
+  std::span<const std::string_view> ignored_suffixes = {};  // of constants, and of weights that no layer reads
   // Experts of a higher index than num_experts, and a second gate, are for images (ERNIE 4.5 VL).
   bool has_experts_of_images = false;
   // The activation function of the FFNs, under the name of config.json. If FFNs are gated and it is not silu,
@@ -123,6 +126,7 @@ extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
 extern const Family kDeepseekV32;
 extern const Family kGlmMoeDsa;
+extern const Family kAxk1;
 extern const Family kGptOss;
 extern const Family kArctic;
 extern const Family kMinimaxM2;
@@ -149,6 +153,8 @@ extern const Family kNemotronH;
 extern const Family kKimiLinear;
 extern const Family kBailingHybrid;
 extern const Family kJamba;
+extern const Family kMinimax;
+extern const Family kMinimaxM1;
 extern const Family kFlexOlmo;
 extern const Family kAfmoe;
 extern const Family kKolibri1;
@@ -160,6 +166,9 @@ extern const Family kStep3p5;
 extern const Family kStep3p7;
 
 std::span<const Family* const> AllFamilies();
+
+// Says whether checkpoints may be without a weight (StoredName::may_lack).
+bool MayLack(const Family& family, std::string_view weight);
 
 // Returns nullptr when there is none.
 const Family* FindFamily(std::string_view architecture);

@@ -306,8 +306,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(ConfigReader("config.json", object)));
   if (!family->config_object.empty()) {
     const json::object* part = FindObject(object, family->config_object);
-    if (part == nullptr) return ModelError("config.json: field '{}': expected an object", family->config_object);
-    for (const auto& [name, value] : json::object(*part)) {
+    const bool is_flat = family->config_may_be_flat && !object.contains(family->config_object);
+    if (part == nullptr && !is_flat) {
+      return ModelError("config.json: field '{}': expected an object", family->config_object);
+    }
+    for (const auto& [name, value] : part == nullptr ? json::object() : json::object(*part)) {
       // lm_head belongs to the whole model.
       if (name != "tie_word_embeddings" || !object.contains(name)) object[name] = value;
     }

@@ -78,7 +78,8 @@ struct LayerHeads {
 // The outputs that are normed before they are added to the residual.
 enum class OutputNorms : uint8_t {
   kNone,
-  kAll,  // those of attention and of FFNs; of experts and shared FFN together (AFMoE)
+  kAll,      // those of attention and of FFNs; of experts and shared FFN together (AFMoE)
+  kExperts,  // those of FFNs in layers with experts only (A.X K1)
   // As kAll. The shared FFN has a norm of its own before it, and one after it, as the experts together have; then their
   // sum is normed (Gemma).
   kParts,
@@ -97,6 +98,9 @@ enum class RecurrentKind : uint8_t {
   kMamba2,
   kMamba1,     // Mamba (Gu and Dao 2023): the same with a step for each value, and a decay for each element of S
   kShortConv,  // LFM2 (Liquid AI 2025): no matrix; out = gate * convolution of (k * v)
+  // Lightning attention (Qin et al. 2024), with a decay of each head and layer that is not learned:
+  //   S = decay * S + k v^T,   out = S^T q.   There is no convolution.
+  kLightning,
 };
 
 // The dims of recurrent layers. Each key head belongs to num_value_heads / num_key_heads value heads.
@@ -105,7 +109,8 @@ struct Recurrent {
   int64_t num_value_heads = 0;
   int64_t key_dim = 0;  // of one head, like value_dim
   int64_t value_dim = 0;
-  int64_t conv_width = 0;  // positions that the convolution sees, the row's own included; 0: there are no such layers
+  // Positions that the convolution sees, the row's own included. 0: there are no such layers. 1: no convolution.
+  int64_t conv_width = 0;
   RecurrentKind kind = RecurrentKind::kDeltaNet;
   bool conv_bias = false;
   // Low ranks through which the gate and the decay are projected (kKimiDelta; 0: they are not), or the steps (kMamba1).
@@ -125,7 +130,10 @@ struct Recurrent {
   bool projects_values() const { return kind == RecurrentKind::kMamba1; }
   int64_t keys_dim() const { return num_key_heads * key_dim; }
   int64_t values_dim() const { return num_value_heads * value_dim; }
-  int64_t num_channels() const { return values_dim() + (convolves_keys() ? 2 * keys_dim() : 0); }
+  int64_t num_channels() const {
+    if (kind == RecurrentKind::kLightning) return 0;
+    return values_dim() + (convolves_keys() ? 2 * keys_dim() : 0);
+  }
   int64_t key_head_of(int64_t value_head) const {
     return heads_alternate ? value_head % num_key_heads : value_head / (num_value_heads / num_key_heads);
   }
@@ -135,7 +143,7 @@ struct Recurrent {
   int64_t decay_cols() const {
     if (kind == RecurrentKind::kKimiDelta) return keys_dim();
     if (kind == RecurrentKind::kMamba1) return values_dim();
-    return has_matrix() ? num_value_heads : 0;
+    return has_matrix() && kind != RecurrentKind::kLightning ? num_value_heads : 0;
   }
 };
 
@@ -169,6 +177,16 @@ struct QueryScale {
 
   bool is_on() const { return factor != 0; }
   float At(int64_t position) const;
+};
+
+// Attention and FFNs are added to their own input, which was normed, times one of these factors (MiniMax). Elsewhere
+// they are added to what was there before the norm.
+struct NormedResidual {
+  float of_attention = 0;  // 0: there is no such thing, in any layer
+  float of_recurrent = 0;
+  float of_ffn = 0;
+
+  bool is_on() const { return of_attention != 0; }
 };
 
 struct ModelConfig {
@@ -252,6 +270,7 @@ struct ModelConfig {
   // Factors of the outputs of operations (Granite); 1 elsewhere.
   float embedding_scale = 1;
   float residual_scale = 1;  // of attention and FFNs, before they are added
+  NormedResidual normed_residual;
   float logit_scale = 1;
   float logit_cap = 0;  // logits become logit_cap * tanh(logit / logit_cap); 0: they stay
   bool lm_head_bias = false;

@@ -7,7 +7,6 @@ namespace {
 
 constexpr std::string_view kMamba = "this family's form of Mamba";
 constexpr std::string_view kDelta = "this family's form of delta attention";
-constexpr std::string_view kLightning = "lightning attention";
 constexpr std::string_view kConvolutions = "this family's short convolutions";
 constexpr std::string_view kBlockIndexer = "attention to blocks of positions that an indexer chooses";
 constexpr std::string_view kStreams = "several residual streams (hyper-connections)";
@@ -16,9 +15,6 @@ constexpr std::string_view kHeads = "this family's sizes of heads in a layer";
 constexpr UnsupportedFamily kUnsupported[] = {
     {"Nemotron3_5TranscribeForConditionalGeneration", {}, kMamba},
     {"Glm5NextForConditionalGeneration", "glm5-next", kDelta},
-    {"MiniMaxForCausalLM", "minimax-01", kLightning},
-    {"MiniMaxText01ForCausalLM", {}, kLightning},
-    {"MiniMaxM1ForCausalLM", {}, kLightning},
     {"InklingForCausalLM", {}, kConvolutions},
     {"InklingForConditionalGeneration", {}, kConvolutions},
     {"Inkling2ForCausalLM", {}, kConvolutions},
@@ -27,14 +23,15 @@ constexpr UnsupportedFamily kUnsupported[] = {
     {"AXK2ForCausalLM", {}, "norms with a gate"},
     {"Dots3NoteForCausalLM", "dots3note", kHeads},
     {"Dots3NoteForConditionalGeneration", {}, kHeads},
-    {"MiniMaxM3VLForCausalLM", "minimax-m3", kBlockIndexer},
+    {"MiniMaxM3ForCausalLM", "minimax-m3", kBlockIndexer},
+    {"MiniMaxM3VLForCausalLM", {}, kBlockIndexer},
     {"MiniMaxM3SparseForConditionalGeneration", {}, kBlockIndexer},
     {"MistralLarge4ForConditionalGeneration", {}, "layers that share their KV entries"},
     {"DeepseekV4ForCausalLM", "deepseek4", kStreams},
     {"HYV4ForCausalLM", "hy-v4", kStreams},
     {"Qwen4ExpForCausalLM", "qwen4exp", kStreams},
     {"Qwen4ExpForConditionalGeneration", {}, kStreams},
-    {"AXK1ForCausalLM", {}, "this family's norms of what FFNs return"},
+    {"KimiK3ForConditionalGeneration", {}, "experts whose inputs are narrower than the layer"},
     {"BeamForCausalLM", {}, "residuals that shrink with the depth"},
     {"MuseSparkForConditionalGeneration", "muse-glimmer", "gates of the residual"},
     {"LongcatFlashForCausalLM", {}, "two attentions in a layer, and experts that return their input"},

@@ -33,8 +33,11 @@ class LayerMapper {
       c.is_recurrent(layer_idx_) ? MapRecurrent(layer) : MapAttention(layer);
       if (c.has_cross_attention(layer_idx_)) MapCrossAttention(layer);
     }
-    if (c.output_norms != OutputNorms::kNone) {
+    const bool norms_experts = c.output_norms == OutputNorms::kExperts;
+    if (c.output_norms != OutputNorms::kNone && !norms_experts) {
       layer.attention_output_norm = Norm("attention_output_norm.weight", c.model_dim);
+    }
+    if (norms_experts ? c.layer_has_experts[layer_idx_] : c.output_norms != OutputNorms::kNone) {
       layer.ffn_output_norm = Norm("ffn_output_norm.weight", c.model_dim);
     }
     if (c.layer_scales) layer.layer_scale = Vector("layer_scale", 1);
@@ -134,6 +137,10 @@ class LayerMapper {
         layer.q_proj = matrix("linear_attn.q_proj.weight", r.keys_dim(), r.values_dim());
         layer.decay_proj = decay_proj(r.rank);
         break;
+      case RecurrentKind::kLightning:
+        map_qkv();
+        layer.gate_proj = gate_proj(model_dim);
+        break;
       case RecurrentKind::kShortConv:
         layer.k_proj = k_proj();
         layer.gate_proj = gate_proj(model_dim);
@@ -147,6 +154,10 @@ class LayerMapper {
   // The weights of convolutions and gates, and the norms.
   void MapState(LayerTensors& layer) const {
     const Recurrent& r = config_->recurrent;
+    if (r.kind == RecurrentKind::kLightning) {
+      layer.mixer_norm = Vector("linear_attn.norm.weight", r.values_dim());
+      return;
+    }
     const bool is_kimi = r.kind == RecurrentKind::kKimiDelta;
     const auto conv = [&](std::string_view name, int64_t num_channels) {
       return Take(name, {r.conv_width, num_channels}, WeightUse::kRows);

@@ -50,7 +50,7 @@ class Mapper : public TensorSource {
     const std::string name = NameOf(weight, rule);
     const TensorInfo* stored = FindStored(name);
     if (stored == nullptr) {
-      Report(fmt::format("{} is missing", name));
+      if (!MayLack(*config_->family, weight.name)) Report(fmt::format("{} is missing", name));
       return nullptr;
     }
     const TensorInfo* tensor = rule == nullptr ? TakeWhole(weight, *stored) : TakePart(weight, *rule, *stored);
@@ -115,7 +115,9 @@ class Mapper : public TensorSource {
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
       if (taken_.contains(&tensor) || IsNotNeeded(tensor.name) || IsOfMtpLayer(tensor)) continue;
       const auto has_prefix = [&](std::string_view prefix) { return tensor.name.starts_with(prefix); };
+      const auto has_suffix = [&](std::string_view suffix) { return tensor.name.ends_with(suffix); };
       if (std::ranges::any_of(config_->family->ignored_prefixes, has_prefix) || IsOfImageExperts(tensor)) continue;
+      if (std::ranges::any_of(config_->family->ignored_suffixes, has_suffix)) continue;
       if (checkpoint_->format() == Checkpoint::Format::kGguf && IsConfigTensor(tensor.name)) continue;
       Report(fmt::format("{} is not part of such a model", tensor.name));
     }

@@ -196,6 +196,17 @@ void HostOperations::NormForAttention(RowRange rows, int64_t layer_idx) {
   }
   NormRows(context_, rows, {a.residual, layer.attention_norm, layer.attention_norm_bias},
            context_.row_formats.attention, a.gemm_input);
+  const NormedResidual& factors = config.normed_residual;
+  KeepNormed(rows, config.is_recurrent(layer_idx) ? factors.of_recurrent : factors.of_attention);
+}
+
+void HostOperations::KeepNormed(RowRange rows, float factor) {
+  if (!context_.config.normed_residual.is_on()) return;
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    for (int64_t i = part.begin * dim; i < part.end * dim; ++i) a.residual[i] = factor * a.normed[i];
+  });
 }
 
 void HostOperations::Project(RowRange rows, int64_t inner_dim, std::initializer_list<Projection> projections) {

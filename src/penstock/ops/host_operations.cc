@@ -229,6 +229,7 @@ void HostOperations::NormForExperts(RowRange rows, int64_t layer_idx) {
   NormOf norm = FfnNorm(context_, context_.weights.layer(layer_idx));
   if (context_.config.parallel_experts) norm.source = a.layer_input;
   NormRows(context_, rows, norm, context_.row_formats.ffn, a.ffn_input);
+  KeepNormed(rows, context_.config.normed_residual.of_ffn);
 }
 
 void HostOperations::NormForFfn(RowRange rows, int64_t layer_idx) {

@@ -103,6 +103,8 @@ class HostOperations : public Operations {
   void AttendHeads(int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
                    RowRange rows, int64_t part_idx, const Sight& sight, int worker_idx);
   void NormForExperts(RowRange rows, int64_t layer_idx);
+  // Computes residual = factor * normed, if that is what attention and FFNs are added to (NormedResidual).
+  void KeepNormed(RowRange rows, float factor);
   // Norms the input of a dense or shared FFN to gemm_input.
   void NormForFfn(RowRange rows, int64_t layer_idx);
   // Multiplies ffn_input by the weights of the choices, which then become 1. REQUIRES: num_topk is 1.

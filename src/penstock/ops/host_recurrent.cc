@@ -15,6 +15,20 @@ using namespace host;  // NOLINT: the helpers of these operations
 namespace {
 
 constexpr float kLengthEps = 1e-6f;
+constexpr float kLightningEps = 1e-6f;
+
+// Returns the decays of the heads of a layer with lightning attention.
+std::vector<float> LightningDecays(const ModelConfig& config, int64_t layer_idx) {
+  const auto num_heads = static_cast<double>(config.recurrent.num_value_heads);
+  const double of_layer =
+      1 - static_cast<double>(layer_idx) / (static_cast<double>(config.num_layers - 1) + 1e-5) + 1e-5;
+  std::vector<float> decays;
+  for (int64_t head = 0; head < config.recurrent.num_value_heads; ++head) {
+    const double slope = std::exp2(-8 / num_heads * static_cast<double>(head + 1)) * of_layer;
+    decays.push_back(static_cast<float>(std::exp(-slope)));
+  }
+  return decays;
+}
 
 // Norms vectors of `weight.size()` dims in place, one after another.
 void NormVectors(const OpContext& context, float* x, int64_t count, std::span<const float> weight, float eps) {
@@ -68,7 +82,8 @@ std::vector<ConvInput> ConvInputs(const OpContext& context, const LayerWeights& 
               {a.k, keys, layer.conv_weight, values},
               {a.q, keys, layer.conv_weight, values + keys}};
     case RecurrentKind::kMamba1:
-    case RecurrentKind::kShortConv: break;
+    case RecurrentKind::kShortConv:
+    case RecurrentKind::kLightning: break;
   }
   return {{a.v, values, layer.conv_weight, 0}};
 }
@@ -105,8 +120,10 @@ void Convolve(const OpContext& context, const LayerWeights& layer, std::span<con
   }
 }
 
-// Changes the matrix of a value head for rows of one sequence, and computes their outputs.
-void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, RowRange rows, int64_t head, float* matrix) {
+// Changes the matrix of a value head for rows of one sequence, and computes their outputs. `decays`: of each head,
+// where the rows have none.
+void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, std::span<const float> decays, RowRange rows,
+                   int64_t head, float* matrix) {
   const Recurrent& r = context.config.recurrent;
   RecurrentRows& a = context.activations.recurrent;
   const int64_t keys = rows.begin * r.keys_dim() + r.key_head_of(head) * r.key_dim;
@@ -128,7 +145,9 @@ void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, RowRange
                                     .out = a.out.data() + values});
     return;
   }
-  const bool decays_dims = r.kind == RecurrentKind::kKimiDelta;
+  const bool decays_dims = r.kind == RecurrentKind::kKimiDelta, is_constant = !decays.empty();
+  constexpr float kOne = 1;
+  const float* const decay = a.decay.data() + (decays_dims ? keys : rows.begin * r.num_value_heads + head);
   context.kernels.state_rule({.num_rows = rows.size(),
                               .key_dim = r.key_dim,
                               .value_dim = r.value_dim,
@@ -137,10 +156,10 @@ void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, RowRange
                               .k_stride = r.keys_dim(),
                               .v = a.v.data() + values,
                               .v_stride = r.values_dim(),
-                              .decay = a.decay.data() + (decays_dims ? keys : rows.begin * r.num_value_heads + head),
+                              .decay = is_constant ? &decays[head] : decay,
                               .decay_stride = r.decay_cols(),
-                              .beta = a.beta.data() + rows.begin * r.num_value_heads + head,
-                              .beta_stride = r.num_value_heads,
+                              .beta = is_constant ? &kOne : a.beta.data() + rows.begin * r.num_value_heads + head,
+                              .beta_stride = is_constant ? 0 : r.num_value_heads,
                               .decays_dims = decays_dims,
                               .has_delta = r.is_delta(),
                               .skip = layer.skip.empty() ? 0 : layer.skip[head],
@@ -205,6 +224,16 @@ void HostOperations::PrepareState(RowRange rows, int64_t layer_idx) {
   if (r.kind == RecurrentKind::kShortConv) {
     ForRowRanges(context_, rows, [&](RowRange part) {
       for (int64_t i = part.begin * r.values_dim(); i < part.end * r.values_dim(); ++i) a.v[i] *= a.k[i];
+    });
+    return;
+  }
+  if (r.kind == RecurrentKind::kLightning) {
+    ForRowRanges(context_, rows, [&](RowRange part) {
+      for (const auto& [x, dim] :
+           {std::pair(a.q, r.keys_dim()), std::pair(a.k, r.keys_dim()), std::pair(a.v, r.values_dim())}) {
+        float* const first = x.data() + part.begin * dim;
+        context_.kernels.scale_by_sigmoid(first, part.size() * dim, first);  // SiLU
+      }
     });
     return;
   }
@@ -284,10 +313,12 @@ void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t 
   if (!r.has_matrix()) return;
   if (r.is_delta()) NormaliseKeys(context_, rows);
   if (r.projects_values()) ProjectValues(rows, layer_idx);
+  const bool is_lightning = r.kind == RecurrentKind::kLightning;
+  const std::vector<float> decays = is_lightning ? LightningDecays(context_.config, layer_idx) : std::vector<float>();
   ForStates(
       context_, batch, runs, r.num_value_heads,
       [&](RowRange part, int64_t head, Pages pages) {
-        AdvanceMatrix(context_, weights, part, head, states.matrix(pages, layer, head));
+        AdvanceMatrix(context_, weights, decays, part, head, states.matrix(pages, layer, head));
       },
       [&](Pages from, Pages to, int64_t head) { states.CopyMatrix(from, to, layer, head); });
 }
@@ -305,6 +336,10 @@ void HostOperations::FinishState(RowRange rows, int64_t layer_idx) {
     switch (r.kind) {
       case RecurrentKind::kShortConv:
         for (int64_t j = 0; j < dim; ++j) x[j] *= gate[j];
+        break;
+      case RecurrentKind::kLightning:
+        NormVectors(context_, x, 1, layer.mixer_norm, kLightningEps);
+        context_.kernels.scale_by_sigmoid(gate, dim, x);
         break;
       case RecurrentKind::kKimiDelta: context_.kernels.scale_by_sigmoid(gate, dim, x); break;
       default:

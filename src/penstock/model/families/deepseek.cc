@@ -1,5 +1,6 @@
 // DeepSeek-V2 (2024), DeepSeek-V3, R1 and Kimi-K2 (2024, 2025): MLA, shared experts, dense first layers, YaRN.
 // Mistral Small 4 (Mistral AI 2026): the same, with softmax scores and a temperature of attention.
+// A.X K1 (SK Telecom 2026): DeepSeek-V3 with a norm of what experts return.
 // DeepSeek-V3.2 (2025) and GLM-5 (2026) add the lightning indexer. Kimi-K2.5 (Moonshot AI 2026) has a vision tower.
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -57,6 +58,17 @@ constexpr StoredName kStoredNames[] = {
     {"self_attn.indexer.k_proj.weight", "self_attn.indexer.wk.weight"},
 };
 
+constexpr StoredName kAxk1Names[] = {
+    {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
+    {"self_attn.v_up_proj.weight", "self_attn.kv_b_proj.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+    {"ffn_output_norm.weight", "post_mlp_layernorm.weight"},
+    {.name = "mlp.gate.e_score_correction_bias", .stored = "mlp.gate.e_score_correction_bias", .may_lack = true},
+};
+constexpr std::string_view kAxk1Suffixes[] = {".post_mlp_layernorm.weight"};
+
 void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_shared, int64_t default_dense) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
@@ -95,6 +107,12 @@ void ReadV3Like(ConfigReader& reader, ModelConfig& config, int64_t default_dense
 
 void ReadV3Config(ConfigReader& reader, ModelConfig& config) {
   ReadV3Like(reader, config, 3, {.num_groups = 8, .num_topk_groups = 4, .scale = 2.5});
+}
+
+void ReadAxk1Config(ConfigReader& reader, ModelConfig& config) {
+  ReadV3Like(reader, config, 1, {.num_groups = 8, .num_topk_groups = 4, .scale = 2.5});
+  ReadMlpLayerTypes(reader, config);
+  config.output_norms = OutputNorms::kExperts;
 }
 
 void ReadMistral4Config(ConfigReader& reader, ModelConfig& config) {
@@ -209,6 +227,18 @@ const Family kGlmMoeDsa = {
     .gguf = {.architecture = "glm-dsa"},
     .read_config = ReadGlm5Config,
 };
+
+// Layers without experts of A.X K1 have a norm that nothing reads.
+const Family kAxk1 = [] {
+  Family family = kDeepseekV3;
+  family.name = "axk1";
+  family.architecture = "AXK1ForCausalLM";
+  family.stored_names = kAxk1Names;
+  family.ignored_suffixes = kAxk1Suffixes;
+  family.gguf = {};
+  family.read_config = ReadAxk1Config;
+  return family;
+}();
 
 // GLM-4.7-Flash (Z.ai 2026).
 const Family kGlm4MoeLite = {

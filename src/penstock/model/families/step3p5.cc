@@ -127,9 +127,7 @@ std::vector<float> ReadLimits(ConfigReader& reader, std::string_view field, int6
 
 void ReadLayers(ConfigReader& reader, ModelConfig& config) {
   config.layer_has_window.assign(config.num_layers, false);
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    config.layer_has_experts[layer_idx] = layer_idx >= 3;
-  }
+  ReadDenseFirstLayers(reader, config, 3);
   config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
   ReadLayerTypes(reader, config);
   ReadMlpLayerTypes(reader, config);
@@ -150,6 +148,10 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.shared_ffn_dim = reader.Int("share_expert_dim", 1, kMaxModelDim);
   config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
   if (reader.BoolOr("mlp_bias", false)) reader.Fail("mlp_bias", "false", "true");
+  if (!reader.BoolOr("use_moe_router_bias", true)) reader.Fail("use_moe_router_bias", "true", "false");
+  const std::string scoring = reader.StringOr("scoring_func", "sigmoid");
+  if (scoring != "sigmoid") reader.Fail("scoring_func", "'sigmoid'", fmt::format("'{}'", scoring));
+  reader.IntOr("n_shared_experts", 1, 1, 1);
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.qk_norm = QkNorm::kPerHead;
   config.norms_are_offsets = true;
@@ -184,10 +186,12 @@ constexpr Family Step(std::string_view name, std::string_view architecture) {
 
 const Family kStep3p5 = Step("step3p5", "Step3p5ForCausalLM");
 
-// The published form of Step 3.7, with a vision tower.
+// The published form of Step 3.7, with a vision tower; the other name has the text part alone, or the same object.
 const Family kStep3p7 = [] {
   Family family = Step("step3p7", "Step3p7ForConditionalGeneration");
+  family.other_architecture = "Step3p7FlashForCausalLM";
   family.config_object = "text_config";
+  family.config_may_be_flat = true;
   family.ignored_prefixes = kVisionPrefixes;
   return family;
 }();
