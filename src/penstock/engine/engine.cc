@@ -35,6 +35,7 @@
 #include "penstock/ops/sampler.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
+#include "penstock/plan/prefix_dir.h"
 #include "penstock/schedule/pass_rows.h"
 
 namespace penstock {
@@ -95,6 +96,10 @@ class EngineImpl : public InstrumentedEngine {
   }
   absl::Status CloseTraces() override {
     absl::Status closed = recorders_->Close();
+    if (prefix_store_ != nullptr) {
+      prefix_store_->Flush();
+      stats_.prefix_dir = prefix_store_->stats();
+    }
     if (learns_routing_ && recorders_->counts().has_value()) {
       LearnRouting(info_.fingerprint, model_->config, *recorders_->counts());
     }
@@ -156,7 +161,8 @@ class EngineImpl : public InstrumentedEngine {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Recorders> recorders_;
   std::unique_ptr<Executor> executor_;
-  std::optional<RowSampler> sampler_;  // set by CreateExecutor()
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: entries are not kept in files
+  std::optional<RowSampler> sampler_;          // set by CreateExecutor()
 
   RequestId next_request_id_ = 1;
   WaitingList waiting_;
@@ -262,6 +268,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   empty_prompts_ = hooks.empty_prompts;
   // A network that replaces routers must see every token of a sequence.
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_ && !policy().schedule.replaces_routers;
+  PENSTOCK_RETURN_IF_ERROR(CheckPrefixDir(options, model_->config, shares_prefixes_,
+                                          communicator_ == nullptr ? 1 : communicator_->num_ranks()));
   correlation_path_ = options.correlation_path;
   learns_routing_ = options.learns_routing;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
@@ -277,6 +285,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_,
                                                          .communicator = communicator_}));
+  PENSTOCK_ASSIGN_OR_RETURN(prefix_store_, OpenPrefixStore(options, *model_, *plan_, isa_, executor_->kv_cache()));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,
@@ -470,6 +479,12 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   const double prompt_share =
       static_cast<double>(num_prompt_rows) / static_cast<double>(std::max<int64_t>(1, batch_.rows().num_rows()));
   batch_.KeepEntries();
+  if (prefix_store_ != nullptr) {
+    for (const auto& sequence : running_) {
+      if (!sequence->failed()) sequence->kv()->Save(sequence->token_ids(), sequence->num_computed());
+    }
+    stats_.prefix_dir = prefix_store_->stats();
+  }
   if (speculator_.has_value()) {
     const int64_t num_drafts = batch_.num_drafts();
     stats_.drafted_tokens += num_drafts;
