@@ -195,7 +195,7 @@ TEST_F(PrefixDir, DamagedFilesChangeNoAnswer) {
     EXPECT_EQ(run.answers, expected);
     num_refused += run.stats.prefix_dir.refused_files;
   }
-  EXPECT_GT(num_refused, 25);
+  EXPECT_GT(num_refused, 10);
 }
 
 TEST_F(PrefixDir, OtherFormatsHaveFilesOfTheirOwn) {
