@@ -66,10 +66,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, pathlib.Path(folder))
         asked, others = questions(args.questions, args.tokens, 1), questions(args.questions, args.tokens, 2)
-        kept = ("--prefix-dir", bench.folder / "prefixes")
+        kept, others_kept = (("--prefix-dir", bench.folder / name) for name in ("prefixes", "others"))
         runs = (("each prompt in full", asked[:args.cold], ["--no-prefix-sharing"]),
-                ("empty folder, the first question", asked[:1], kept), ("a restart, the others", asked[1:], kept),
-                ("a restart, all", asked, kept), ("a restart, new questions", others, kept), ("no folder, all", asked, []))
+                ("empty folder, all", asked, kept), ("a restart, all", asked, kept),
+                ("a restart, new questions", others, kept), ("empty folder, the first question", asked[:1], others_kept),
+                ("a restart, the others", asked[1:], others_kept), ("no folder, all", asked, []))
         print("| run | questions | prompt tokens | computed | loaded | prefill s | of a question | times cheaper | "
               "total s | MiB written | MiB read | digest |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")

@@ -569,9 +569,9 @@ TEST_F(JobTest, StatsHaveTheirKeys) {
   for (const auto& [key, value] : stats.as_object()) keys.emplace_back(key.data(), key.size());
   EXPECT_THAT(keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
                                                   "computed_prompt_tokens", "generated_tokens", "seconds",
-                                                  "tokens_per_second", "speculation", "prefix_dir", "bytes", "lanes", "expert_cache",
-                                                  "prefetch", "peak_rss_bytes", "memory", "bound", "bound_fraction",
-                                                  "failed", "failures", "labels", "done_before"));
+                                                  "tokens_per_second", "speculation", "prefix_dir", "bytes", "lanes",
+                                                  "expert_cache", "prefetch", "peak_rss_bytes", "memory", "bound",
+                                                  "bound_fraction", "failed", "failures", "labels", "done_before"));
   EXPECT_EQ(stats.at("requests").as_int64(), 10);
   EXPECT_GT(stats.at("generated_tokens").as_int64(), 0);
   EXPECT_GT(stats.at("peak_rss_bytes").as_int64(), 1 << 20);
