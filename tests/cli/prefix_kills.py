@@ -46,20 +46,22 @@ def main():
         whole_s = time.monotonic() - start
         expected = program.sorted_by_id(folder / "cold.jsonl")
         flags += ["--prefix-dir", prefixes, "--prefix-dir-size"]
-        while num_kills < args.kills:
+        num_last = 0  # whole jobs after all kills
+        while num_last < 2:
             # In a small folder, files also make room for others.
-            flags_here = [*flags, rng.choice(("1MiB", "64MiB"))]
+            is_over = num_kills >= args.kills  # then whole jobs follow, with room for all files
+            flags_here = [*flags, "64MiB" if is_over else rng.choice(("1MiB", "64MiB"))]
             processes = [subprocess.Popen(
                 penstock.command("run", "--model", program.DEMO_MODEL, "--input", source, "--output",
                                  folder / f"killed{num_kills}-{number}.jsonl", *flags_here),
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for number in range(rng.choice((1, 2)))]
-            time.sleep(rng.uniform(0, 1.2 * whole_s))
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for number in range(0 if is_over else rng.choice((1, 2)))]
+            time.sleep(0 if is_over else rng.uniform(0, 1.2 * whole_s))
             for process in processes:
                 process.kill()
                 _, stderr = process.communicate()
                 assert process.returncode in (0, -9) and not stderr, stderr
                 num_kills += 1
-            if rng.random() < 0.7:
+            if not is_over and rng.random() < 0.7:
                 continue
             output, stats = folder / f"out{num_jobs}.jsonl", folder / "stats.json"
             penstock.run_job(program.DEMO_MODEL, source, output, *flags_here, "--stats", stats)
@@ -69,6 +71,7 @@ def main():
             num_loaded += counts["loaded_prompt_tokens"]
             assert not list(prefixes.rglob("*.tmp")), "a file is left over"
             num_jobs += 1
+            num_last += is_over
     assert num_loaded > 0
     print(f"{num_kills} kills, {num_jobs} whole jobs with the right answers, which loaded {num_loaded} prompt tokens")
 
