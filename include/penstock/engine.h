@@ -142,6 +142,8 @@ struct CallerMemory {
   uint64_t bytes_per_position = 0;  // for each position of the KV cache
 };
 
+inline constexpr uint64_t kDefaultPrefixDirBytes = uint64_t{8} << 30;
+
 struct EngineOptions {
   std::string model_dir = {};
   // Further copies of the model's folder or GGUF file, on other disks. Experts are read from all of them at once. A
@@ -188,6 +190,10 @@ struct EngineOptions {
   bool live_view = false;  // counts for View() what tasks and experts do
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;
+  // A folder that keeps these entries in files for later runs, up to so many bytes; empty: none. The last part of the
+  // path is created. Several processes may use it at once.
+  std::string prefix_dir = {};
+  uint64_t prefix_dir_bytes = kDefaultPrefixDirBytes;
   // Fills rows that cost little with guesses of the next tokens. Answers do not depend on it.
   bool speculates = false;
   bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses
@@ -252,6 +258,14 @@ struct ProcessorWork {
   double flops = 0;           // multiplications and additions
 };
 
+// KV entries of EngineOptions::prefix_dir.
+struct PrefixDirStats {
+  int64_t loaded_tokens = 0;  // prompt tokens whose entries were loaded
+  uint64_t read_bytes = 0;
+  uint64_t written_bytes = 0;
+  int64_t refused_files = 0;  // damaged ones, which were removed
+};
+
 struct EngineStats {
   int64_t prompt_tokens = 0;
   int64_t computed_prompt_tokens = 0;  // the others were in the KV cache already
@@ -274,6 +288,7 @@ struct EngineStats {
   // klotski: experts that it named as the K most wanted of a layer before its rows chose, and those of them that were.
   int64_t experts_named_hot = 0;
   int64_t experts_named_right = 0;
+  PrefixDirStats prefix_dir;
   std::vector<LaneStats> lanes;
   std::vector<DirectoryStats> directories;  // the model's own first; empty without mirrors
 };

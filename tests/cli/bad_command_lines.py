@@ -65,11 +65,20 @@ def flag_rows():
                          ("--comm-dtype", ("f16",)),
                          ("--parallel", ("", "tp", "attention", "attention=", "attention=ep", "experts=dp", "attention=tp,",
                                          "attention=tp;experts=ep", "heads=tp")),
+                         ("--prefix-dir-size", ("", "0", "8", "-1GiB", "1QB")),
                          ("--expert-placement", (",replicas=1", "x,replicas=", "x,replicas=-1", "x,replicas=y")),
                          ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
         for value in values:
             yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"),
                                                         quiet=flag != "--log-level")
+    yield "L1", "a size without a folder", generating("--prefix-dir-size=1GiB", code=2, match="give --prefix-dir, too")
+    for flags, match in ((("--attention-window=64",), "with --attention-window"),
+                         (("--no-prefix-sharing",), "computes every prompt in full")):
+        yield "L1", f"--prefix-dir {flags[0]}", lambda box, flags=flags, match=match: box.run(
+            generate("--prefix-dir", box.path("prefixes"), *flags)(box), code=2, match=f"--prefix-dir: .*{match}")
+    for kind, place in (("a file", lambda box: box.file("x", "")), ("no parent", lambda box: box.path("a/b"))):
+        yield "L1", f"--prefix-dir {kind}", lambda box, place=place: box.run(
+            generate("--prefix-dir", place(box))(box), code=5, match="--prefix-dir: .*cannot create the folder")
     yield "L1", "--context-length beyond the model's", generating("--context-length", "513", code=2,
                                                                   match="513 is more than the model's 512")
     for value in ("", b"\xff", "x" * 257):

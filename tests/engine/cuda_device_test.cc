@@ -19,6 +19,7 @@
 #include "penstock/plan/described_model.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/engine/answers.h"
+#include "tests/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -143,6 +144,25 @@ TEST(CudaDevice, Bf16IsClose) {
   const std::vector<double> expected = Engine::Open(options).value()->ScoreTokens(ids).value();
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.02) << i;
+}
+
+// The KV cache lies on the device, so pages pass through the host's memory on their way to files and back.
+TEST(CudaDevice, EntriesComeFromFiles) {
+  const Golden golden("olmoe-tiny");
+  const TemporaryFolder folder;
+  EngineOptions options = OptionsOf(golden.dir(), kSettings[1]);
+  const std::vector<Request> requests = {
+      {.prompt_ids = DrawTokens(50, 1), .sampling = {.temperature = 0, .max_tokens = 4, .logprobs = 1}}};
+  const std::vector<Answer> expected = OfTheHost(options, requests);
+  options.prefix_dir = folder.path();
+  for (const int64_t loaded : {0, 48}) {
+    const auto engine = Engine::Open(options).value();
+    ASSERT_TRUE(engine->Submit(requests[0]).ok());
+    std::vector<Completion> finished;
+    while (finished.empty()) finished = engine->Step().value();
+    EXPECT_EQ(AnswerOf(finished[0]), expected[0]);
+    EXPECT_EQ(engine->stats().prefix_dir.loaded_tokens, loaded);
+  }
 }
 
 #ifdef PENSTOCK_EMULATED_SIMT

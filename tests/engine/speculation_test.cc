@@ -261,7 +261,7 @@ int64_t NumDrafts(double exponent) {
     speculator.Learn(running, {.num_decoding = 4, .num_drafts = num_drafts, .seconds = seconds, .compute_s = seconds});
   }
   std::vector<SequenceState> states = {{.num_computed = running[0]->num_known() - 1, .num_pending = 1}};
-  const std::vector<Tokens> drafts = speculator.Draft(running, states, 1000);
+  const std::vector<Tokens> drafts = speculator.Draft(running, states, 1000, /*may_take_pages=*/false);
   EXPECT_EQ(states[0].num_drafts, std::ssize(drafts[0]));
   for (size_t i = 0; i < drafts[0].size(); ++i) EXPECT_EQ(drafts[0][i], text[i % 6]);
   return std::ssize(drafts[0]);

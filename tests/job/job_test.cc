@@ -567,11 +567,11 @@ TEST_F(JobTest, StatsHaveTheirKeys) {
   const json::value stats = *ParseJson(ReadAll(options_.stats_path), Fault::kInternal);
   std::vector<std::string> keys;
   for (const auto& [key, value] : stats.as_object()) keys.emplace_back(key.data(), key.size());
-  EXPECT_THAT(keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
-                                                  "computed_prompt_tokens", "generated_tokens", "seconds",
-                                                  "tokens_per_second", "speculation", "bytes", "directories", "lanes",
-                                                  "expert_cache", "prefetch", "peak_rss_bytes", "memory", "bound",
-                                                  "bound_fraction", "failed", "failures", "labels", "done_before"));
+  EXPECT_THAT(keys, testing::UnorderedElementsAre(
+                        "model", "device", "schedule", "policy", "requests", "prompt_tokens", "computed_prompt_tokens",
+                        "generated_tokens", "seconds", "tokens_per_second", "speculation", "prefix_dir", "bytes",
+                        "directories", "lanes", "expert_cache", "prefetch", "peak_rss_bytes", "memory", "bound",
+                        "bound_fraction", "failed", "failures", "labels", "done_before"));
   EXPECT_EQ(stats.at("requests").as_int64(), 10);
   EXPECT_GT(stats.at("generated_tokens").as_int64(), 0);
   EXPECT_GT(stats.at("peak_rss_bytes").as_int64(), 1 << 20);

@@ -12,7 +12,9 @@
 #include <gmock/gmock.h>
 
 #include "absl/container/flat_hash_set.h"
+#include "penstock/memory/prefixes/prefix_store.h"
 #include "tests/effort.h"
+#include "tests/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -48,6 +50,15 @@ class Model {
       : cache_(KvCache::Create(HostMemory(), config, KvFormat::kF32, num_pages).value()),
         window_(window),
         shares_pages_(shares_pages) {}
+
+  // Keeps entries and states in files of this folder, also for other models.
+  void KeepIn(const std::string& folder) {
+    store_ =
+        PrefixStore::Open(
+            {.folder = folder, .max_bytes = 64 << 20, .identity = "test", .cache = cache_, .buffer_bytes = 16 << 20})
+            .value();
+    cache_.SetStore(store_.get());
+  }
 
   // Returns whether there are enough pages. The sequence computes its rows from `first_needed` on; by default only the
   // prompt's last one. An encoder reads the first `num_encoded` tokens.
@@ -118,12 +129,13 @@ class Model {
         const int64_t num_good = first < sequence->num_encoded ? 0 : num_rows / 2;
         if (num_good > 0) sequence->kv.SetComputed(sequence->tokens, first, first + num_good);
         for (int64_t pos = first + num_good; pos < first + num_rows; ++pos) {
-          std::memset(EntryOf(*sequence, pos, pos), 0xEE, 8);
+          if (!sequence->kv.has_entries(pos)) std::memset(EntryOf(*sequence, pos, pos), 0xEE, 8);
         }
         continue;
       }
       sequence->kv.SetComputed(sequence->tokens, first, first + num_rows);
       sequence->computed += num_rows;
+      sequence->kv.Save(sequence->tokens, sequence->computed);
       if (sequence->computed == std::ssize(sequence->tokens)) {
         sequence->tokens.push_back(static_cast<TokenId>(random() % 2));
       }
@@ -140,6 +152,7 @@ class Model {
   size_t num_running() const { return running_.size(); }
   int64_t num_computed() const { return num_computed_; }
   int64_t num_skipped() const { return num_skipped_; }
+  int64_t num_loaded() const { return store_->stats().loaded_tokens; }
   PrefixCache& prefixes() { return cache_.prefixes(); }
 
  private:
@@ -197,6 +210,7 @@ class Model {
   }
 
   KvCache cache_;
+  std::unique_ptr<PrefixStore> store_;
   KvWindow window_;
   bool shares_pages_;
   std::list<Running> running_;
@@ -366,6 +380,61 @@ TEST(KvSequence, StatesAreKeptWherePromptsPart) {
     EXPECT_EQ(model.num_skipped() - before, skipped);
   }
   EXPECT_EQ(model.prefixes().num_available(), 200);
+}
+
+// A model finds what earlier ones have kept in files.
+TEST(KvSequence, FilesOutliveTheirCache) {
+  for (const ModelConfig& config : {TinyConfig(), RecurrentConfig()}) {
+    SCOPED_TRACE(config.num_layers);
+    const TemporaryFolder folder;
+    const bool is_recurrent = config.num_layers == 2;
+    for (int run = 0; run < 3; ++run) {
+      std::mt19937 random(1);
+      Model model(100, {}, true, config);
+      model.KeepIn(folder.path());
+      ASSERT_TRUE(model.Admit(Numbers(100, 0) + Numbers(20, 1000 * (run + 1)), 20));
+      while (!model.idle()) model.Step(64, random, false);
+      // Six pages are common. The first run keeps a state behind its seventh one, the second run also behind the sixth.
+      EXPECT_EQ(model.num_loaded(), run == 0 || (is_recurrent && run == 1) ? 0 : 96) << run;
+      EXPECT_EQ(model.num_skipped(), model.num_loaded());
+    }
+  }
+}
+
+// Random sequences, in several models after another that use the same files.
+TEST(KvSequence, EverySequenceSeesItsOwnEntriesFromFiles) {
+  int64_t num_loaded = 0;
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const TemporaryFolder folder;
+    const bool is_recurrent = seed % 2 == 1;
+    for (int run = 0; run < 3; ++run) {
+      const int64_t num_pages = 30 + static_cast<int64_t>(random() % 60);
+      Model model(num_pages, {}, true, is_recurrent ? RecurrentConfig() : TinyConfig());
+      model.KeepIn(folder.path());
+      const Tokens texts[] = {Numbers(40, 0), Numbers(40, 0) + Numbers(100, 40), Numbers(33, 500), {}};
+      int num_left = 12;
+      while (num_left > 0 || !model.idle()) {
+        while (num_left > 0 && model.num_running() < 6) {
+          Tokens prompt = texts[random() % 4];
+          for (auto i = static_cast<int64_t>(1 + random() % 40); i > 0; --i) {
+            prompt.push_back(static_cast<TokenId>(random() % 2));
+          }
+          const auto last = std::ssize(prompt) - 1;
+          const int64_t first_needed = random() % 4 == 0 ? static_cast<int64_t>(random()) % (last + 1) : last;
+          if (!model.Admit(prompt, static_cast<int64_t>(1 + random() % 90), first_needed)) break;
+          --num_left;
+        }
+        ASSERT_FALSE(model.idle());
+        model.Step(1 + static_cast<int64_t>(random() % 60), random, random() % 16 == 0);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      EXPECT_EQ(model.prefixes().num_available(), num_pages);
+      num_loaded += model.num_loaded();
+    }
+  }
+  EXPECT_GT(num_loaded, 0);
 }
 
 TEST(KvSequence, EverySequenceHasItsOwnState) {

@@ -544,16 +544,6 @@ std::string VersionLine() {
   return fmt::format("penstock {} ({}{})", Version(), commit, isa_name);
 }
 
-// Turns "penstock help run" into "penstock run --help".
-std::vector<char*> ReplaceHelpCommand(int argc, char** argv) {
-  static char help_flag[] = "--help";
-  std::vector<char*> words(argv, argv + argc);
-  if (words.size() < 2 || std::string_view(words[1]) != "help") return words;
-  words.erase(words.begin() + 1);
-  words.push_back(help_flag);
-  return words;
-}
-
 // Prints "penstock: error: ..." to stderr and returns the exit code.
 int ReportError(const absl::Status& status) {
   std::fprintf(stderr, "penstock: error: %s\n", Message(status).c_str());
@@ -573,17 +563,13 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {
-      AddRunCommand(app, log),     AddMergeCommand(app, log),    AddGenerateCommand(app, log),
-      AddServeCommand(app, log),   AddChatCommand(app, log),     AddPackCommand(app, log),   AddMirrorCommand(app, log),
-      AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
-      AddQualityCommand(app, log), AddCalibrateCommand(app, log)};
+  std::vector<Command> commands;
+  const auto add = [&](auto... functions) { (commands.push_back(functions(app, log)), ...); };
+  add(AddRunCommand, AddMergeCommand, AddGenerateCommand, AddServeCommand, AddChatCommand, AddPackCommand,
+      AddMirrorCommand, AddInspectCommand, AddTokenizeCommand, AddPerplexityCommand, AddQualityCommand,
+      AddCalibrateCommand);
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
-  commands.push_back(AddProbeCommand(app, log));
-  commands.push_back(AddDoctorCommand(app, log));
-  commands.push_back(AddPlanCommand(app, log));
-  commands.push_back(AddSimulateCommand(app, log));
-  commands.push_back(AddListCommand(app, log));
+  add(AddProbeCommand, AddDoctorCommand, AddPlanCommand, AddSimulateCommand, AddListCommand);
   commands.push_back(AddHelpCommand(app));
   commands.push_back(AddCompletionCommand(app, line));
   commands.push_back(AddManCommand(app, line));

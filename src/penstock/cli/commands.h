@@ -34,6 +34,7 @@ struct ModelFlags {
   std::string parallel = "auto";
   std::optional<std::string> expert_placement;
   bool no_prefix_sharing = false;
+  std::optional<std::string> prefix_dir_size;
   std::string speculate = "off";
   EngineOptions engine;
 };

@@ -35,6 +35,7 @@
 #include "penstock/ops/sampler.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
+#include "penstock/plan/prefix_dir.h"
 #include "penstock/schedule/pass_rows.h"
 
 namespace penstock {
@@ -95,6 +96,10 @@ class EngineImpl : public InstrumentedEngine {
   }
   absl::Status CloseTraces() override {
     absl::Status closed = recorders_->Close();
+    if (prefix_store_ != nullptr) {
+      prefix_store_->Flush();
+      stats_.prefix_dir = prefix_store_->stats();
+    }
     if (learns_routing_ && recorders_->counts().has_value()) {
       LearnRouting(info_.fingerprint, model_->config, *recorders_->counts());
     }
@@ -156,7 +161,8 @@ class EngineImpl : public InstrumentedEngine {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Recorders> recorders_;
   std::unique_ptr<Executor> executor_;
-  std::optional<RowSampler> sampler_;  // set by CreateExecutor()
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: entries are not kept in files
+  std::optional<RowSampler> sampler_;          // set by CreateExecutor()
 
   RequestId next_request_id_ = 1;
   WaitingList waiting_;
@@ -262,6 +268,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   empty_prompts_ = hooks.empty_prompts;
   // A network that replaces routers must see every token of a sequence.
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_ && !policy().schedule.replaces_routers;
+  PENSTOCK_RETURN_IF_ERROR(CheckPrefixDir(options, model_->config, shares_prefixes_, communicator_ != nullptr));
   correlation_path_ = options.correlation_path;
   learns_routing_ = options.learns_routing;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
@@ -278,6 +285,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .recorders = *recorders_,
                                                          .communicator = communicator_,
                                                          .observer = hooks.observer}));
+  PENSTOCK_ASSIGN_OR_RETURN(prefix_store_, OpenPrefixStore(options, *model_, *plan_, isa_, executor_->kv_cache()));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,
@@ -387,14 +395,11 @@ absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   }
   batch_.Clear();
   std::vector<std::vector<TokenId>> drafts(running_.size());
-  if (speculator_.has_value() && model_->config.num_recurrent_layers() > 0) {
+  if (speculator_.has_value()) {
     // Requests that wait for pages get them first.
     const bool may_take_pages = waiting_.empty() || num_running() == policy().plan.batch_size;
-    for (size_t i = 0; i < running_.size(); ++i) {
-      states[i].takes_drafts = may_take_pages && !states[i].in_prefill && !running_[i]->kv()->StateToTakeBack().empty();
-    }
+    drafts = speculator_->Draft(running_, states, policy().pass_limits().max_rows, may_take_pages);
   }
-  if (speculator_.has_value()) drafts = speculator_->Draft(running_, states, policy().pass_limits().max_rows);
   std::vector<RowRange> micro_batches;
   const std::vector<SequenceRows> chosen = ChooseRows(states, policy().pass_limits());
   batch_.rows().next_encodes = model_->config.encoder.is_on() && (IsToEncode(states, chosen) || FreesPlaces(chosen));
@@ -451,16 +456,13 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   const auto start = Clock::now();
   Admit();
   absl::StatusOr<std::vector<RowRange>> micro_batches = BuildBatch();
-  broken_ = micro_batches.status();
-  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_RETURN_IF_ERROR(broken_ = micro_batches.status());
   const absl::StatusOr<bool> has_rows = AgreeOnStep(*micro_batches);
-  broken_ = has_rows.status();
-  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_RETURN_IF_ERROR(broken_ = has_rows.status());
   std::vector<Completion> finished;
   if (!*has_rows) return finished;
   const int64_t num_prompt_rows = batch_.num_prompt_rows();
-  const int64_t num_generated_before = stats_.generated_tokens;
-  const std::vector<LaneStats> lanes_before = speculator_.has_value() ? stats_.lanes : std::vector<LaneStats>();
+  const EngineStats before = speculator_.has_value() ? stats_ : EngineStats();
   // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
   bool advanced = false;
   const auto advance = [&] {
@@ -480,6 +482,12 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   const double prompt_share =
       static_cast<double>(num_prompt_rows) / static_cast<double>(std::max<int64_t>(1, batch_.rows().num_rows()));
   batch_.KeepEntries();
+  if (prefix_store_ != nullptr) {
+    for (const auto& sequence : running_) {
+      if (!sequence->failed()) sequence->kv()->Save(sequence->token_ids(), sequence->num_computed());
+    }
+    stats_.prefix_dir = prefix_store_->stats();
+  }
   if (speculator_.has_value()) {
     const int64_t num_drafts = batch_.num_drafts();
     stats_.drafted_tokens += num_drafts;
@@ -487,9 +495,9 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     MeasuredStep step{.num_decoding = batch_.rows().num_rows() - num_drafts - num_prompt_rows,
                       .num_prompt_rows = num_prompt_rows,
                       .num_drafts = num_drafts,
-                      .num_generated = stats_.generated_tokens - num_generated_before,
+                      .num_generated = stats_.generated_tokens - before.generated_tokens,
                       .seconds = seconds};
-    step.SetWork(lanes_before, stats_.lanes);
+    step.SetWork(before.lanes, stats_.lanes);
     speculator_->Learn(running_, step);
   }
   stats_.prompt_tokens += num_prompt_rows;

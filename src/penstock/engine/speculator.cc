@@ -30,6 +30,7 @@ struct Candidate {
 
 Speculator::Speculator(uint64_t table_bytes, const ModelConfig& config, bool drafts_all)
     : drafts_all_(drafts_all),
+      has_states_(config.num_recurrent_layers() > 0),
       table_(table_bytes),
       decode_cost_(config.num_experts, config.num_topk),
       prompt_cost_(config.num_experts, config.num_topk) {}
@@ -78,7 +79,8 @@ double Speculator::LeastProbability(bool has_prompts, double num_tokens, double 
 }
 
 std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_ptr<Sequence>> running,
-                                                    std::span<SequenceState> states, int64_t max_rows) const {
+                                                    std::span<SequenceState> states, int64_t max_rows,
+                                                    bool may_take_pages) const {
   std::vector<std::vector<TokenId>> drafts(running.size());
   std::vector<std::vector<TokenId>> ends(running.size());               // of the texts, with their drafts so far
   std::vector<std::optional<ConstraintState>> formats(running.size());  // behind those drafts
@@ -96,7 +98,7 @@ std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_
     if (states[i].in_prefill) continue;
     num_rows += states[i].num_pending;
     ++num_decoding;
-    if (!states[i].takes_drafts) continue;
+    if (has_states_ && (!may_take_pages || running[i]->kv()->StateToTakeBack().empty())) continue;
     const std::span<const TokenId> tokens = running[i]->token_ids();
     const auto end = tokens.last(std::min<size_t>(tokens.size(), NgramTable::kMaxOrder));
     ends[i].assign(end.begin(), end.end());

@@ -36,9 +36,10 @@ class Speculator {
   Speculator(uint64_t table_bytes, const ModelConfig& config, bool drafts_all = false);
 
   // Returns the drafts of each running sequence that are worth their rows, and adds their number to its state. A step
-  // has at most `max_rows` rows.
+  // has at most `max_rows` rows. Sequences with a recurrent state get drafts if the state can be taken back. With
+  // `may_take_pages` they take the pages that this needs.
   std::vector<std::vector<TokenId>> Draft(std::span<const std::unique_ptr<Sequence>> running,
-                                          std::span<SequenceState> states, int64_t max_rows) const;
+                                          std::span<SequenceState> states, int64_t max_rows, bool may_take_pages) const;
   // Learns from a step what texts have gained, and how long it took.
   void Learn(std::span<const std::unique_ptr<Sequence>> running, const MeasuredStep& step);
 
@@ -56,7 +57,7 @@ class Speculator {
   // Returns the probability above which a draft is worth its row, beside rows that yield `num_tokens`.
   double LeastProbability(bool has_prompts, double num_tokens, double num_rows) const;
 
-  bool drafts_all_;
+  bool drafts_all_, has_states_;
   NgramTable table_;
   std::array<Rates, 2> rates_;          // of sampled and of greedy answers
   StepCost decode_cost_, prompt_cost_;  // of steps that only decode, and of those with rows of prompts

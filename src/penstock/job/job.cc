@@ -337,10 +337,10 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   const absl::Status status = runner.Run(stop);
 
   JobNumbers& numbers = summary.numbers;
-  AddRun(numbers, runner.counts(), *engine);
   numbers.total_s = SecondsSince(start);
   numbers.predicted_tokens_per_s = opened.predicted_tokens_per_s;
   const absl::Status traces_status = engine->CloseTraces();
+  AddRun(numbers, runner.counts(), *engine);
   if (stats.is_open() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));
   progress.Print(FormatSummary(numbers));

@@ -106,14 +106,26 @@ static json::object SecondsJson(const JobNumbers& numbers) {
   return {{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}};
 }
 
+static json::object LanesJson(const EngineStats& stats) {
+  json::object lanes;
+  for (const LaneStats& lane : stats.lanes) {
+    const double idle_s = std::max(0.0, stats.prefill_s + stats.decode_s - lane.busy_s);
+    lanes[lane.name] = json::object{{"busy", lane.busy_s}, {"idle", idle_s}};
+  }
+  return lanes;
+}
+
+static json::object PrefixDirJson(const PrefixDirStats& stats) {
+  return {{"loaded_prompt_tokens", stats.loaded_tokens},
+          {"read_bytes", stats.read_bytes},
+          {"written_bytes", stats.written_bytes},
+          {"refused_files", stats.refused_files}};
+}
+
 std::string FormatStats(const JobNumbers& numbers) {
   const EngineStats& e = numbers.engine;
   const MemoryPlan& plan = numbers.plan;
   const double generation_s = e.prefill_s + e.decode_s;
-  json::object lanes;
-  for (const LaneStats& lane : e.lanes) {
-    lanes[lane.name] = json::object{{"busy", lane.busy_s}, {"idle", std::max(0.0, generation_s - lane.busy_s)}};
-  }
   const Bound bound = BoundOf(e, numbers.rates);
   const bool known = bound.seconds > 0 && generation_s > 0;
   json::object bound_json = {{"tokens_per_second", nullptr}, {"limited_by", nullptr}};
@@ -163,7 +175,8 @@ std::string FormatStats(const JobNumbers& numbers) {
                              {"dram_to_device", e.dram_to_device_bytes},
                              {"device_to_dram", e.device_to_dram_bytes}}},
       {"directories", DirectoriesJson(e.directories)},
-      {"lanes", lanes},
+      {"prefix_dir", PrefixDirJson(e.prefix_dir)},
+      {"lanes", LanesJson(e)},
       {"expert_cache", json::object{{"hits", e.expert_hits}, {"misses", e.expert_misses}}},
       {"prefetch", json::object{{"issued", e.prefetch_issued},
                                 {"used", e.prefetch_used},
@@ -207,6 +220,11 @@ std::string FormatSummary(const JobNumbers& numbers) {
   text += fmt::format(", {} generated\n", e.generated_tokens);
   if (e.drafted_tokens > 0) {
     text += fmt::format("guesses         {} of next tokens, {} right\n", e.drafted_tokens, e.accepted_tokens);
+  }
+  if (const PrefixDirStats& p = e.prefix_dir; p.read_bytes + p.written_bytes > 0 || p.refused_files > 0) {
+    text += fmt::format("prefix folder   {} prompt tokens loaded, {} read, {} written", p.loaded_tokens,
+                        FormatBytes(p.read_bytes), FormatBytes(p.written_bytes));
+    text += p.refused_files > 0 ? fmt::format(", {} damaged files removed\n", p.refused_files) : "\n";
   }
   text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s,
                       e.prefill_s, e.decode_s, numbers.total_s);

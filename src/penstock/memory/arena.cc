@@ -48,6 +48,11 @@ absl::Status Memory::Write(std::byte* to, std::span<const std::byte> from) {
   return absl::OkStatus();
 }
 
+absl::Status Memory::Read(std::span<std::byte> to, const std::byte* from) {
+  std::copy_n(from, to.size(), to.begin());
+  return absl::OkStatus();
+}
+
 absl::Status Memory::Clear(std::byte* to, uint64_t size_bytes) {
   std::memset(to, 0, size_bytes);
   return absl::OkStatus();

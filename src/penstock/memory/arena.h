@@ -25,9 +25,10 @@ class Memory {
   absl::StatusOr<Arena> Map(uint64_t size_bytes);
 
   // Returns whether the host can read and write arenas directly. If not, use the functions below, which return when
-  // the bytes are written.
+  // the bytes are there.
   virtual bool is_host() const { return true; }
   virtual absl::Status Write(std::byte* to, std::span<const std::byte> from);
+  virtual absl::Status Read(std::span<std::byte> to, const std::byte* from);
   virtual absl::Status Clear(std::byte* to, uint64_t size_bytes);
   // Copies bytes of this memory to another place of it.
   virtual absl::Status Copy(std::byte* to, std::span<const std::byte> from) { return Write(to, from); }
@@ -78,6 +79,7 @@ class BudgetedMemory : public Memory {
   uint64_t used_bytes() const { return used_bytes_; }
   bool is_host() const override { return memory_->is_host(); }
   absl::Status Write(std::byte* to, std::span<const std::byte> from) override { return memory_->Write(to, from); }
+  absl::Status Read(std::span<std::byte> to, const std::byte* from) override { return memory_->Read(to, from); }
   absl::Status Clear(std::byte* to, uint64_t size_bytes) override { return memory_->Clear(to, size_bytes); }
   absl::Status Copy(std::byte* to, std::span<const std::byte> from) override { return memory_->Copy(to, from); }
 

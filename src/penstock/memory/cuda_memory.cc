@@ -32,6 +32,10 @@ absl::Status CudaMemory::Write(std::byte* to, std::span<const std::byte> from) {
   return PENSTOCK_CUDA_STATUS(cudaDeviceSynchronize());
 }
 
+absl::Status CudaMemory::Read(std::span<std::byte> to, const std::byte* from) {
+  return PENSTOCK_CUDA_STATUS(cudaMemcpy(to.data(), from, to.size(), cudaMemcpyDeviceToHost));
+}
+
 absl::Status CudaMemory::Clear(std::byte* to, uint64_t size_bytes) {
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaMemset(to, 0, size_bytes));
   return PENSTOCK_CUDA_STATUS(cudaDeviceSynchronize());

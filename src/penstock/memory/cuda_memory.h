@@ -16,6 +16,7 @@ class CudaMemory : public Memory {
 
   bool is_host() const override { return false; }
   absl::Status Write(std::byte* to, std::span<const std::byte> from) override;
+  absl::Status Read(std::span<std::byte> to, const std::byte* from) override;
   absl::Status Clear(std::byte* to, uint64_t size_bytes) override;
   absl::Status Copy(std::byte* to, std::span<const std::byte> from) override;
 

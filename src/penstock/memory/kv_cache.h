@@ -48,6 +48,8 @@ struct KvLayer {
   int64_t head_offset_bytes(int64_t head_idx) const { return first_block_bytes + head_idx * block_bytes; }
 };
 
+class PrefixStore;
+
 class KvCache {
  public:
   static constexpr int64_t kPageTokens = kKvPageTokens;
@@ -72,6 +74,11 @@ class KvCache {
   }
   // Returns where the recurrent state of a sequence lies in pages of its own.
   const RecurrentState& states() const { return states_; }
+  // Keeps entries in files; null: nothing does. The sequences of this cache then load and save there.
+  PrefixStore* store() const { return store_; }
+  void SetStore(PrefixStore* store) { store_ = store; }
+  Memory& memory() const { return *memory_; }
+  uint64_t page_bytes() const { return page_bytes_; }
   // Fills the pages with zeros.
   absl::Status Clear(std::span<std::byte* const> pages);
   // Copies a whole page. REQUIRES: no task uses `to`, or writes to `from`.
@@ -98,6 +105,7 @@ class KvCache {
   uint64_t page_bytes_ = 0;
   RecurrentState states_;
   Memory* memory_ = nullptr;
+  PrefixStore* store_ = nullptr;
   Arena arena_;
   std::unique_ptr<PrefixCache> prefixes_;
 };

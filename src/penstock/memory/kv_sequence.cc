@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/status.h"
+#include "penstock/memory/prefixes/prefix_store.h"
 
 namespace penstock {
 namespace {
@@ -19,6 +20,22 @@ std::span<const TokenId> TokensOf(std::span<const TokenId> tokens, int64_t page_
 // Returns whether sequences share the page of a prompt: it has no rows that each must compute.
 bool IsShareable(int64_t page_idx, int64_t first_needed_row) {
   return (page_idx + 1) * kPageTokens <= first_needed_row;
+}
+
+// Loads the state behind a page into pages that the cache keeps. Returns whether it has one then.
+bool LoadState(KvCache& cache, const PrefixStore::Place& place, KvPageId page) {
+  PrefixCache& prefixes = cache.prefixes();
+  if (!prefixes.KeptState(page).empty()) return true;
+  prefixes.WantState(page);
+  if (!prefixes.ShouldKeepState(page, cache.states().num_pages())) return false;
+  std::vector<KvPageId> pages;
+  while (std::ssize(pages) < cache.states().num_pages()) pages.push_back(prefixes.Take());
+  if (cache.store()->Load(place, PrefixPart::kState, pages)) {
+    prefixes.KeepState(page, std::move(pages));
+    return true;
+  }
+  for (const KvPageId of_state : pages) prefixes.Release(of_state);
+  return false;
 }
 
 uint64_t RootOfPrompt(const KvSequence::Args& args) {
@@ -60,7 +77,11 @@ std::optional<KvSequence> KvSequence::Create(const Args& args) {
     if (args.window.on() && i >= args.window.sink_pages()) ++num_reserved;
   }
   if (num_taken + num_reserved > prefixes.num_available()) return std::nullopt;
-  if (args.num_encoded == 0 || !args.shares_pages) return KvSequence(args, /*finds_pages=*/args.shares_pages);
+  if (args.num_encoded == 0 || !args.shares_pages) {
+    KvSequence sequence(args, /*finds_pages=*/args.shares_pages);
+    sequence.Load(args.prompt);
+    return sequence;
+  }
   if (std::ssize(shared) == args.num_encoded / kPageTokens) {
     KvSequence sequence(args, /*finds_pages=*/true);
     if (sequence.CopyEncoded(args)) return sequence;
@@ -117,6 +138,7 @@ KvSequence::KvSequence(KvSequence&& other) noexcept
       pages_(std::move(other.pages_)),
       addresses_(std::move(other.addresses_)),
       kept_states_(std::move(other.kept_states_)),
+      saved_(other.saved_),
       state_pages_(std::move(other.state_pages_)),
       state_addresses_(std::move(other.state_addresses_)),
       earlier_pages_(std::move(other.earlier_pages_)),
@@ -199,6 +221,41 @@ absl::StatusOr<int64_t> KvSequence::SkipComputed(std::span<const TokenId> tokens
   return pos;
 }
 
+void KvSequence::Load(std::span<const TokenId> prompt) {
+  if (!uses_store()) return;
+  PrefixStore& store = *cache_->store();
+  PrefixCache& prefixes = cache_->prefixes();
+  saved_.used_ns = PrefixFolder::Now();
+  std::vector<PrefixName> names;  // of the pages that there are, here or in files
+  int64_t num_wanted = 0;
+  for (PrefixName name; std::ssize(names) < first_needed_row_ / kPageTokens; names.push_back(name)) {
+    const int64_t page_idx = std::ssize(names);
+    const KvPageId page = pages_[page_idx];
+    name = name.Then(TokensOf(prompt, page_idx, num_prompt_));
+    if (prefixes.num_computed(page) < kPageTokens && !store.Has(name, PrefixPart::kEntries)) break;
+    if (state_pages_.empty() || !prefixes.KeptState(page).empty() || store.Has(name, PrefixPart::kState)) {
+      num_wanted = page_idx + 1;
+    }
+  }
+  const auto place_of = [&](int64_t page_idx) {
+    return PrefixStore::Place{.name = names[static_cast<size_t>(page_idx)],
+                              .tokens = prompt.first(static_cast<size_t>((page_idx + 1) * kPageTokens)),
+                              .used_ns = saved_.used_ns};
+  };
+  if (!state_pages_.empty() && !names.empty()) {
+    // This prompt leaves here what others had, so the prompts that come later may do the same.
+    prefixes.WantState(pages_[std::ssize(names) - 1]);
+    if (num_wanted == 0 || !LoadState(*cache_, place_of(num_wanted - 1), pages_[num_wanted - 1])) return;
+  }
+  for (int64_t i = 0; i < num_wanted; ++i) {
+    const KvPageId page = pages_[i];
+    if (prefixes.num_computed(page) == kPageTokens) continue;
+    // Another sequence may be computing the page.
+    if (prefixes.num_computed(page) > 0 || !store.Load(place_of(i), PrefixPart::kEntries, {&page, 1})) return;
+    prefixes.SetComputed(page, kPageTokens);
+  }
+}
+
 absl::StatusOr<int64_t> KvSequence::SkipToState(int64_t pos) {
   if (!finds_pages_) return pos;
   const PrefixCache& prefixes = cache_->prefixes();
@@ -243,6 +300,27 @@ std::span<std::byte* const> KvSequence::StateToTakeBack() {
 void KvSequence::TakeBackState() {
   std::swap(state_pages_, earlier_pages_);
   std::swap(state_addresses_, earlier_addresses_);
+}
+
+void KvSequence::Save(std::span<const TokenId> tokens, int64_t num_computed) {
+  if (!uses_store()) return;
+  PrefixStore& store = *cache_->store();
+  const PrefixCache& prefixes = cache_->prefixes();
+  // Behind its last state, a recurrent model cannot use entries.
+  const int64_t end = state_pages_.empty() ? num_computed : std::min(num_computed, first_needed_row_);
+  while ((saved_.num_pages + 1) * kPageTokens <= end) {
+    const int64_t page_idx = saved_.num_pages;
+    const KvPageId page = pages_[page_idx];
+    if (prefixes.num_computed(page) < kPageTokens) return;
+    const PrefixStore::Place place{.name = saved_.name.Then(TokensOf(tokens, page_idx, end)),
+                                   .tokens = tokens.first(static_cast<size_t>((page_idx + 1) * kPageTokens)),
+                                   .used_ns = saved_.used_ns};
+    if (!store.Save(place, PrefixPart::kEntries, {&page, 1})) return;
+    const std::span<const KvPageId> state = prefixes.KeptState(page);
+    if (!state.empty() && !store.Save(place, PrefixPart::kState, state)) return;
+    saved_.name = place.name;
+    ++saved_.num_pages;
+  }
 }
 
 KvPageId KvSequence::NextToCompute(int64_t pos) const {

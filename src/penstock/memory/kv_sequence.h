@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_window.h"
+#include "penstock/memory/prefixes/prefix_file.h"
 
 namespace penstock {
 
@@ -76,6 +77,9 @@ class KvSequence {
   void TakeBackState();
   // Says that the positions [begin, end) have been computed, and states behind them copied.
   void SetComputed(std::span<const TokenId> tokens, int64_t begin, int64_t end);
+  // Gives full pages of the first `num_computed` tokens to the cache's PrefixStore, and states kept at their ends, as
+  // far as it takes them.
+  void Save(std::span<const TokenId> tokens, int64_t num_computed);
   // Lets others copy from the last page, although it is not full. Nothing may be computed any more.
   void Finish(std::span<const TokenId> tokens, int64_t num_computed);
 
@@ -84,6 +88,13 @@ class KvSequence {
   KvSequence(const Args& args, bool finds_pages);
   // Copies what is left of an encoder's entries: those that end within a page. Returns whether all could be taken over.
   bool CopyEncoded(const Args& args);
+
+  // With a PrefixStore: loads the shared pages of the prompt that nobody has computed. With a recurrent state, loads
+  // pages only up to the last one behind which a state is kept.
+  void Load(std::span<const TokenId> prompt);
+  bool uses_store() const {
+    return cache_->store() != nullptr && shares_pages_ && finds_pages_ && !window_.on() && num_encoded_ == 0;
+  }
 
   absl::StatusOr<int64_t> SkipToState(int64_t pos);
   int64_t SlotOf(int64_t page_idx) const;
@@ -111,6 +122,12 @@ class KvSequence {
     std::vector<KvPageId> pages;
   };
   std::vector<KeptState> kept_states_;  // their rows are not yet computed
+  struct Saved {
+    int64_t num_pages = 0;
+    PrefixName name;       // of these pages
+    uint64_t used_ns = 0;  // when the sequence began
+  };
+  Saved saved_;
   std::vector<KvPageId> state_pages_;
   std::vector<std::byte*> state_addresses_;  // [state_pages_.size()]
   std::vector<KvPageId> earlier_pages_;      // of the state before drafts; empty: drafts were never asked for

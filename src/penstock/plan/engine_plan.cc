@@ -12,6 +12,7 @@
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
+#include "penstock/memory/prefixes/prefix_store.h"
 #include "penstock/model/family.h"
 #include "penstock/model/relative_bias.h"
 #include "penstock/ops/sampler.h"
@@ -33,7 +34,7 @@ constexpr uint64_t kBytesPerPosition = 32;
 
 // Returns the bytes that are the same for every batch size and every number of expert slots.
 uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
-                    const ExpertLayouts& layouts, int64_t context_length) {
+                    const ExpertLayouts& layouts, KvFormat kv_format, int64_t context_length) {
   const ModelConfig& config = model.config;
   uint64_t bytes = (options.speculates ? GuessTableBytes(room.budget_bytes) : 0) + model.memory_bytes +
                    ExpertStore::TableBytes(layouts, room.num_threads) + kSmallThingsBytes +
@@ -44,6 +45,7 @@ uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, cons
       bytes += CudaWorkspaceOf(config, context_length, options.device_memory_bytes).tables_bytes;
     }
   }
+  if (!options.prefix_dir.empty()) bytes += PrefixStore::MemoryBytes(config, kv_format, context_length);
   // Each side of a device has tables of relative biases.
   if (config.encoder.is_on()) bytes += (room.device.has_value() ? 4 : 2) * RelativeBiasBytes(config);
   const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
@@ -206,7 +208,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.kv_format = formats.kv;
   inputs.budget_bytes = room.budget_bytes;
   PENSTOCK_ASSIGN_OR_RETURN(inputs.context_length, ChooseContextLength(options, model.config));
-  inputs.fixed_bytes = FixedBytes(options, model, room, *layouts, inputs.context_length);
+  inputs.fixed_bytes = FixedBytes(options, model, room, *layouts, formats.kv, inputs.context_length);
   inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
                                            room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll, heads);
   inputs.slot_bytes = layouts->slot_bytes();

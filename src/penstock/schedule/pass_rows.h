@@ -18,7 +18,6 @@ struct SequenceState {
   bool in_prefill = false;    // takes several rows: a prompt, or tokens that an output format forces
   bool waits = false;         // takes no rows in this pass: another sequence computes the same tokens
   int64_t num_drafts = 0;     // rows behind the known ones, of a sequence that decodes
-  bool takes_drafts = true;   // its state can be taken back if drafts turn out to be wrong
   int64_t num_to_encode = 0;  // the next positions: a prompt that the encoder has not read
 };
 

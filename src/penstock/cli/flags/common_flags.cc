@@ -133,6 +133,13 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required) {
           "auto (a GPU if there is one), cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]")
       .ShowDefault();
   AddPolicyFlags(app, flags, ScheduleHelp());
+  BeginGroup(app, "Prefixes on disk");
+  AddFlag(app, "--prefix-dir", engine.prefix_dir,
+          "keep the KV entries of prompts in this folder, also for later runs, which need not compute them")
+      .TypeName("DIR");
+  AddFlag(app, "--prefix-dir-size", flags.prefix_dir_size,
+          "most that --prefix-dir holds; what was used longest ago goes first (default: 8GiB)")
+      .TypeName("SIZE");
   AddTraceFlags(app, engine);
   AddFlag(app, "--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
       .TypeName("FILE");

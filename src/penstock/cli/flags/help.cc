@@ -279,4 +279,13 @@ std::string FormatManPage(const CommandHelp& program, const std::string& version
   return out;
 }
 
+std::vector<char*> ReplaceHelpCommand(int argc, char** argv) {
+  static char help_flag[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (words.size() < 2 || std::string_view(words[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.push_back(help_flag);
+  return words;
+}
+
 }  // namespace penstock::cli

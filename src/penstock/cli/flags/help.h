@@ -38,4 +38,7 @@ absl::StatusOr<std::string> FormatCompletion(const CommandHelp& program, const s
 // Returns the manual page of the program and all its commands, in man's own language.
 std::string FormatManPage(const CommandHelp& program, const std::string& version);
 
+// Turns the words "penstock help run" into "penstock run --help".
+std::vector<char*> ReplaceHelpCommand(int argc, char** argv);
+
 }  // namespace penstock::cli

@@ -140,6 +140,12 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   options.shares_prefixes = !flags.no_prefix_sharing;
   options.speculates = flags.speculate != "off";
+  if (flags.prefix_dir_size.has_value()) {
+    if (options.prefix_dir.empty()) return UsageError("--prefix-dir-size: give --prefix-dir, too");
+    const absl::StatusOr<uint64_t> size = ParseBytes(*flags.prefix_dir_size);
+    if (!size.ok()) return Annotate(size.status(), "--prefix-dir-size");
+    options.prefix_dir_bytes = *size;
+  }
   if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;
   return options;
 }

@@ -52,6 +52,13 @@ void AppendEngine(const EngineSnapshot& engine, const MemoryPlan& plan, TextWrit
              stats.prompt_tokens);
   writer.One("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that were in the KV cache.",
              stats.prompt_tokens - stats.computed_prompt_tokens);
+  writer.One("penstock:prefix_dir_loaded_tokens_total", "counter", "Prompt tokens loaded from --prefix-dir.",
+             stats.prefix_dir.loaded_tokens);
+  writer.One("penstock:prefix_dir_read_bytes_total", "counter", "Bytes read from it.", stats.prefix_dir.read_bytes);
+  writer.One("penstock:prefix_dir_written_bytes_total", "counter", "Bytes written to it.",
+             stats.prefix_dir.written_bytes);
+  writer.One("penstock:prefix_dir_refused_files_total", "counter", "Damaged files of it, which were removed.",
+             stats.prefix_dir.refused_files);
   writer.One("penstock:steps_total", "counter", "Passes over the model.", engine.num_steps);
   writer.One("penstock:prefill_seconds_total", "counter", "Time of passes, share of prompt rows.", stats.prefill_s);
   writer.One("penstock:decode_seconds_total", "counter", "Time of passes, share of decode rows.", stats.decode_s);
