@@ -259,10 +259,11 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
   const bool is_recurrent = config.is_recurrent(layer_idx);
   const Recurrent& recurrent = config.recurrent;
   const Indexer indexer = config.has_indexer(layer_idx) ? config.indexer : Indexer();
+  const bool has_keys = recurrent.has_matrix() && !recurrent.projects_values();
   const int64_t num_cols =
       is_recurrent
-          ? recurrent.num_channels() +
-                (recurrent.projects_values() ? 0 : recurrent.beta_cols() + recurrent.decay_cols())
+          ? recurrent.values_dim() +
+                (has_keys ? 2 * recurrent.keys_dim() + recurrent.beta_cols() + recurrent.decay_cols() : 0)
           : config.q_dim() + config.kv_dim() + config.v_dim() + indexer.q_dim() + indexer.head_dim + indexer.num_heads;
   Event& offloaded = offloaded_[rows.begin];
   offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload qkv", rows),
@@ -280,7 +281,7 @@ Event PassAttention::OffloadQkv(RowRange rows, int64_t layer_idx, const Event& p
                             const Recurrent& r = config.recurrent;
                             const RecurrentRows &from = device.recurrent, &to = host.recurrent;
                             AddRows(copies, from.v, to.v, rows, r.values_dim());
-                            if (!r.convolves_keys()) return;
+                            if (!has_keys) return;
                             AddRows(copies, from.q, to.q, rows, r.keys_dim());
                             AddRows(copies, from.k, to.k, rows, r.keys_dim());
                             AddRows(copies, from.beta, to.beta, rows, r.beta_cols());
