@@ -65,6 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", required=True)
     parser.add_argument("--configs", type=pathlib.Path, default=program.ROOT / "tests/data/configs")
+    parser.add_argument("--workload", default="prompt=16,gen=4,requests=8", help="what published models are planned for")
     args = parser.parse_args()
     penstock = program.Penstock(args.penstock)
     configs = {path.stem: path for path in sorted(args.configs.glob("*.json"))}
@@ -74,7 +75,7 @@ def main():
             check_refused(penstock, config, REFUSED[name])
             continue
         check_inspect(penstock, config)
-        print(f"{check_plan(penstock, config, 'prompt=128,gen=16,requests=64'):6.1f} s  {name}", flush=True)
+        print(f"{check_plan(penstock, config, args.workload):6.1f} s  {name}", flush=True)
     golden = golden_configs()
     for config in golden:
         check_inspect(penstock, config)
