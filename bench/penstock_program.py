@@ -1,4 +1,5 @@
 """Runs the penstock program for benchmarks. A command that fails ends the benchmark with one message."""
+import hashlib
 import json
 import pathlib
 import shlex
@@ -44,11 +45,23 @@ class Program:
     def job(self, model, requests, *flags):
         """Returns the statistics of a `run` of these requests; None if its policy does not fit into the budget."""
         with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            (folder / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
-            done = self.finish("run", "--model", model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
-                               "--stats", folder / "stats.json", "--quiet", *flags)
-            if done.returncode == 6:
-                return None
-            succeeded(done)
-            return json.loads((folder / "stats.json").read_text())
+            done = self._run_in(pathlib.Path(folder), model, requests, flags)
+            return None if done.returncode == 6 else self._stats_in(folder, done)
+
+    def answered_job(self, model, requests, *flags):
+        """Runs these requests; returns (statistics, a digest of the answers in the order of their ids)."""
+        with tempfile.TemporaryDirectory() as folder:
+            stats = self._stats_in(folder, self._run_in(pathlib.Path(folder), model, requests, flags))
+            lines = [json.loads(line) for line in pathlib.Path(folder, "out.jsonl").read_text().splitlines()]
+            answers = sorted((line["custom_id"], json.dumps(line["response"]["body"]["choices"])) for line in lines)
+            return stats, hashlib.sha256(repr(answers).encode()).hexdigest()
+
+    def _run_in(self, folder, model, requests, flags):
+        (folder / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+        return self.finish("run", "--model", model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
+                           "--stats", folder / "stats.json", "--quiet", *flags)
+
+    @staticmethod
+    def _stats_in(folder, done):
+        succeeded(done)
+        return json.loads(pathlib.Path(folder, "stats.json").read_text())

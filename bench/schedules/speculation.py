@@ -11,13 +11,10 @@ Works of a trained model, whose answers repeat themselves more or less:
 Every answer must be the same with and without guesses.
 """
 import argparse
-import hashlib
-import json
 import pathlib
 import random
 import statistics
 import sys
-import tempfile
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import penstock_program  # noqa: E402
@@ -57,19 +54,6 @@ def requests_of(work, count, max_tokens):
     return requests
 
 
-def run(program, model, requests, flags):
-    """Returns (statistics, hash of the answers) of a job."""
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
-        penstock_program.succeeded(program.finish(
-            "run", "--model", model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--stats",
-            folder / "stats.json", "--quiet", *flags))
-        lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
-        answers = sorted((line["custom_id"], json.dumps(line["response"]["body"]["choices"])) for line in lines)
-        return json.loads((folder / "stats.json").read_text()), hashlib.sha256(repr(answers).encode()).hexdigest()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", default=penstock_program.DEFAULT)
@@ -92,7 +76,7 @@ def main():
             for _ in range(args.rounds):
                 for form, values in speeds.items():
                     flags = ["--memory", args.memory, "--batch-size", batch, "--speculate", form, *args.flags.split()]
-                    stats, digest = run(program, args.model, requests, flags)
+                    stats, digest = program.answered_job(args.model, requests, *flags)
                     values.append(stats["tokens_per_second"]["generation"])
                     disk[form], guesses[form] = stats["bytes"]["disk_to_dram"], stats["speculation"]
                     tokens = stats["generated_tokens"]

@@ -11,13 +11,10 @@ Peers' seconds for the same job can stand beside them: --peer "llama.cpp=310.5".
 program's must be the same.
 """
 import argparse
-import hashlib
-import json
 import pathlib
 import random
 import statistics
 import sys
-import tempfile
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
@@ -33,20 +30,6 @@ def requests_of(args):
     return [{"id": str(idx), "max_tokens": args.new_tokens, "ignore_eos": True, "temperature": 0,
              "prompt": shared + [draw.randrange(10, args.vocab) for _ in range(args.prompt_tokens - args.shared_tokens)]}
             for idx in range(args.requests)]
-
-
-def run(program, model, requests, flags):
-    """Returns (seconds from start to end, hash of the answers)."""
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
-        start = time.monotonic()
-        penstock_program.succeeded(program.finish("run", "--model", model, "--input", folder / "in.jsonl", "--output",
-                                                  folder / "out.jsonl", "--quiet", *flags))
-        seconds = time.monotonic() - start
-        lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
-        answers = sorted((line["custom_id"], json.dumps(line["response"]["body"]["choices"])) for line in lines)
-        return seconds, hashlib.sha256(repr(answers).encode()).hexdigest()
 
 
 def picture(rows, title):
@@ -97,9 +80,10 @@ def main():
     seconds, hashes = {name: [] for name in forms}, set()
     for _ in range(args.rounds):
         for name, (program, model, flags) in forms.items():
-            taken, digest = run(program, model, requests,
-                                ["--memory", args.memory, "--batch-size", args.requests, *flags, *args.flags.split()])
-            seconds[name].append(taken)
+            start = time.monotonic()
+            _, digest = program.answered_job(model, requests, "--memory", args.memory, "--batch-size", args.requests, *flags,
+                                             *args.flags.split())
+            seconds[name].append(time.monotonic() - start)
             if not name.startswith("older"):
                 hashes.add(digest)
     if len(hashes) != 1:

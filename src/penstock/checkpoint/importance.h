@@ -60,7 +60,7 @@ absl::Status WriteImportance(const std::string& path, const std::map<std::string
 
 class Importance {
  public:
-  // Where the statistics of a site lie.
+  // A site has its statistics here.
   struct Site {
     int64_t num_experts = 0;
     int64_t dim = 0;

@@ -16,7 +16,7 @@
 
 namespace penstock {
 
-// Where the inputs of a model's matrices come from; matrices that are not here have inputs of which nothing is known.
+// Tells where the inputs of a model's matrices come from. Of the inputs of other matrices nothing is known.
 using InputPlaces = std::unordered_map<const TensorInfo*, InputPlace>;
 InputPlaces PlacesOfInputs(const ModelConfig& config, const WeightMap& map);
 
