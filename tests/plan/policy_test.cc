@@ -58,9 +58,28 @@ TEST(ChoosePolicy, WhereAllExpertsFitOnDemandIsEnough) {
   EXPECT_EQ(PolicyFor(140, asked)->schedule.kind, ScheduleKind::kZigzag);
 }
 
-TEST(ChoosePolicy, OneSequenceUsesACacheOfRecentExperts) {
-  EXPECT_EQ(PolicyFor(60, {.batch_size = 1})->schedule.kind, ScheduleKind::kOnDemand);
-  EXPECT_EQ(PolicyFor(24, {.batch_size = 1})->schedule.kind, ScheduleKind::kKlotski);  // too few for a second token
+TEST(ChoosePolicy, FewSequencesUseACacheOfHighlyRatedExperts) {
+  for (const int64_t batch_size : {1, 8}) {
+    const ChosenPolicy policy = PolicyFor(60, {.batch_size = batch_size}).value();
+    EXPECT_EQ(policy.schedule.kind, ScheduleKind::kOnDemand);
+    EXPECT_EQ(policy.eviction, Eviction::kMrsLayer);
+    EXPECT_EQ(policy.plan.num_pinned_experts, 0);
+  }
+  // 12 sequences choose 0.8 of 16 experts.
+  EXPECT_EQ(PolicyFor(60, {.batch_size = 12})->schedule.kind, ScheduleKind::kKlotski);
+}
+
+TEST(ChoosePolicy, WhatIsAskedForIsNoCacheOfHighlyRatedExperts) {
+  EngineOptions options{.batch_size = 1};
+  options.policy.eviction = Eviction::kLfu;
+  EXPECT_EQ(PolicyFor(60, options)->eviction, Eviction::kLfu);
+  options.policy = {.schedule = ScheduleKind::kOnDemand};
+  EXPECT_EQ(PolicyFor(60, options)->eviction, TraitsOf(ScheduleKind::kOnDemand).eviction);
+  options.policy = {};
+  options.correlation_path = "table";
+  EXPECT_EQ(PolicyFor(60, options)->schedule.kind, ScheduleKind::kKlotski);
+  EXPECT_EQ(PolicyFor(60, {.batch_size = 1, .decodes = false})->schedule.kind, ScheduleKind::kKlotski);
+  EXPECT_EQ(PolicyFor(140, {.batch_size = 1})->eviction, Eviction::kMrsLayer);  // all fit: nothing is evicted
 }
 
 TEST(ChoosePolicy, AttentionOnTheHostNeedsADevice) {

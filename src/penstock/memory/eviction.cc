@@ -79,9 +79,11 @@ class LfuPolicy : public EvictionPolicy {
 // Evicts the expert with the lowest score; among equals, such as experts never rated, the least recently used.
 class MrsPolicy : public EvictionPolicy {
  public:
-  // With `by_layer`, a layer that holds its share of the slots gives up one of its own.
-  MrsPolicy(const EvictionArgs& args, bool by_layer)
-      : order_(args.num_slots),
+  // Alpha is the weight of the present step. With `by_layer`, a layer that holds its share of the slots gives up one of
+  // its own.
+  MrsPolicy(const EvictionArgs& args, float alpha, bool by_layer)
+      : alpha_(alpha),
+        order_(args.num_slots),
         keys_(args.num_slots, kNoExpert),
         scores_(args.layer_of.size()),
         by_layer_(by_layer),
@@ -101,7 +103,7 @@ class MrsPolicy : public EvictionPolicy {
   void OnScores(ExpertKey first_key, std::span<const float> scores) override {
     for (size_t i = 0; i < scores.size(); ++i) {
       float& score = scores_[first_key + static_cast<int64_t>(i)];
-      score = kAlpha * scores[i] + (1 - kAlpha) * score;
+      score = alpha_ * scores[i] + (1 - alpha_) * score;
     }
   }
   SlotId Victim(ExpertKey key, absl::FunctionRef<bool(SlotId)> may_go) const override {
@@ -116,9 +118,6 @@ class MrsPolicy : public EvictionPolicy {
   }
 
  private:
-  // The weight of the present step, as in the paper's code.
-  static constexpr float kAlpha = 0.5f;
-
   SlotId Lowest(absl::FunctionRef<bool(SlotId)> may_go) const {
     SlotId victim = kNoSlot;
     for (const SlotId slot_id : order_.slots()) {
@@ -128,6 +127,7 @@ class MrsPolicy : public EvictionPolicy {
     return victim;
   }
 
+  float alpha_;
   Order order_;
   IdVector<SlotId, ExpertKey> keys_;
   IdVector<ExpertKey, float> scores_;
@@ -169,10 +169,10 @@ std::unique_ptr<EvictionPolicy> MakeFifo(EvictionArgs args) {
   return std::make_unique<FifoPolicy>(args.num_slots, ExpertSet(args.layer_of.size()));
 }
 std::unique_ptr<EvictionPolicy> MakeMrs(EvictionArgs args) {
-  return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);
+  return std::make_unique<MrsPolicy>(args, /*alpha=*/0.5f, /*by_layer=*/false);  // as in the paper's code
 }
 std::unique_ptr<EvictionPolicy> MakeMrsLayer(EvictionArgs args) {
-  return std::make_unique<MrsPolicy>(args, /*by_layer=*/true);
+  return std::make_unique<MrsPolicy>(args, /*alpha=*/0.1f, /*by_layer=*/true);
 }
 std::unique_ptr<EvictionPolicy> MakeStatic(EvictionArgs args) {
   return std::make_unique<FifoPolicy>(args.num_slots, std::move(args.pinned));

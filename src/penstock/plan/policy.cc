@@ -1,6 +1,7 @@
 #include "penstock/plan/policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "penstock/base/choices.h"
@@ -41,8 +42,11 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
   return schedule;
 }
 
-absl::StatusOr<Eviction> ChooseEviction(const Policy& policy, const ScheduleOptions& schedule) {
-  if (!schedule.replaces_routers) return policy.eviction.value_or(TraitsOf(schedule.kind).eviction);
+// `caches`: the engine chose a cache of experts (ChoosesFewExperts).
+absl::StatusOr<Eviction> ChooseEviction(const Policy& policy, const ScheduleOptions& schedule, bool caches) {
+  if (!schedule.replaces_routers) {
+    return policy.eviction.value_or(caches ? Eviction::kMrsLayer : TraitsOf(schedule.kind).eviction);
+  }
   // Routers that are left out rate no experts.
   if (policy.eviction.has_value() && TraitsOf(*policy.eviction).needs_scores) {
     return UsageError("eviction {}: predictor sida with mode=replace leaves out the routers, whose scores it needs",
@@ -97,13 +101,17 @@ absl::Status CheckCorrelation(const EngineOptions& options, ScheduleKind kind, E
   return absl::OkStatus();
 }
 
-// Returns whether one sequence decodes with a cache of at least two tokens' experts. One sequence chooses few experts,
-// often those of its last tokens. So a least-recently-used cache of that size reads less from disk than one that pins a
-// share of the experts (docs/decisions/streaming.md). A smaller cache hits nothing. Returns false for jobs that only
-// score prompts, which choose all experts, and for jobs with a correlation table, which is meant for Klotski.
-bool DecodesOneSequence(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
-                        int64_t num_slots) {
-  return options.decodes && plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk &&
+// Returns whether the steps of a job choose few enough experts that a cache of highly rated ones reads less than a
+// pinned share (docs/decisions/streaming.md): b sequences choose E * (1 - (1 - k / E)^b) of a layer's E experts, if all
+// are equally likely. With a device this was measured for one sequence alone. Returns false for jobs that only score
+// prompts, which choose all experts, and for jobs with a correlation table, which is meant for Klotski.
+bool ChoosesFewExperts(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
+                       int64_t num_slots, bool has_device) {
+  constexpr double kMaxShare = 0.75;
+  const double share = static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts);
+  const double chosen_share = 1 - std::pow(1 - share, static_cast<double>(plan.batch_size));
+  return options.decodes && chosen_share <= kMaxShare && (plan.batch_size == 1 || !has_device) &&
+         num_slots >= config.num_moe_layers() &&  // each layer keeps one
          (options.policy.correlation_table + options.correlation_path).empty();
 }
 
@@ -269,10 +277,10 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   // Without experts, a schedule only matters if it attends on the host.
   const bool was_asked = policy.schedule.has_value() && (config.num_moe_layers() > 0 || TraitsOf(kind).attends_on_host);
-  if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
-    kind = ScheduleKind::kOnDemand;
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ChooseEviction(policy, chosen.schedule));
+  const bool caches =
+      !was_asked && num_slots > 0 && ChoosesFewExperts(options, plan, config, num_slots, device.has_value());
+  if (!was_asked && (num_slots == plan.num_experts_total || caches)) kind = ScheduleKind::kOnDemand;
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ChooseEviction(policy, chosen.schedule, caches));
 
   if (chosen.eviction == Eviction::kStatic) {
     const int64_t streaming = policy.streaming_slots > 0
