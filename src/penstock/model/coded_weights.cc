@@ -223,7 +223,7 @@ CodedWeights ReadCodedWeights(ConfigReader& reader) {
 }
 
 absl::StatusOr<CodedWeights> ParseModeloptFile(std::string_view text) {
-  const auto parsed = ParseJson(text, Fault::kModel);
+  const auto parsed = ParseJson(text, Fault::kModel, kPythonJson);
   if (!parsed.ok()) return Annotate(parsed.status(), kModeloptFile);
   const json::value* found = parsed->is_object() ? parsed->get_object().if_contains("quantization") : nullptr;
   if (found == nullptr || !found->is_object()) {
