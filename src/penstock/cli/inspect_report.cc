@@ -321,6 +321,7 @@ json::object InspectReport(const DescribedModel& described) {
                          {"num_experts", c.num_experts},
                          {"num_topk", c.num_topk},
                          {"expert_dim", c.expert_dim},
+                         {"latent_dim", c.latent_dim},
                          {"shared_ffn_dim", c.shared_ffn_dim},
                          {"max_positions", c.max_positions},
                          {"sliding_window", c.sliding_window},

@@ -78,7 +78,7 @@ class ModelCost {
   OperationCost ExpertsOfUniformRouting(int64_t num_rows) const;
   OperationCost DenseFfn(int64_t num_rows) const;
   OperationCost SharedFfn(int64_t num_rows) const;
-  // Adds up the experts' outputs of each row.
+  // Adds up the experts' outputs of each row. Route() and Combine() include the projections to experts and back.
   OperationCost Combine(int64_t num_rows) const;
   OperationCost Logits(int64_t num_rows) const;
   // Draws a token from each row of logits. (The largest logit alone is found in a tenth of the time.)
@@ -106,7 +106,7 @@ class ModelCost {
     return {2 * matrices.values * static_cast<double>(num_rows), matrices.bytes};
   }
 
-  int64_t model_dim_;
+  int64_t expert_row_dim_;
   int64_t vocab_size_;
   int64_t num_topk_;
   int64_t num_experts_;
@@ -116,6 +116,7 @@ class ModelCost {
   double state_values_ = 0;                // of a sequence in one recurrent layer
   std::vector<LayerAttention> attention_;  // [num_layers]
   Matrices index_, cross_q_, cross_kv_, cross_out_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
+  Matrices latent_in_, latent_out_;
 };
 
 }  // namespace penstock

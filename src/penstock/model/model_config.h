@@ -199,7 +199,10 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t num_experts = 0;
   int64_t num_topk = 0;
-  int64_t expert_dim = 0;      // FFN width of one expert
+  int64_t expert_dim = 0;  // FFN width of one expert
+  // Experts read and return rows of this width. Projections that they share bring rows there, and back after the sum
+  // (Nemotron-3 Super). 0: experts read and return rows of model_dim.
+  int64_t latent_dim = 0;
   int64_t dense_ffn_dim = 0;   // FFN width of the layers without experts
   int64_t shared_ffn_dim = 0;  // FFN width of the shared experts, which all rows use; 0: none
   int64_t max_positions = 0;
@@ -351,6 +354,8 @@ struct ModelConfig {
   // Returns the rule of a layer's experts, and of its other FFNs.
   GluRule expert_glu(int64_t layer_idx) const { return Limited(expert_limits, layer_idx); }
   GluRule ffn_glu(int64_t layer_idx) const { return Limited(ffn_limits, layer_idx); }
+  // Returns the width of the rows that experts read and return.
+  int64_t expert_row_dim() const { return latent_dim > 0 ? latent_dim : model_dim; }
   int64_t rope_of(int64_t layer_idx) const { return layer_rope.empty() ? 0 : layer_rope[layer_idx]; }
   // Returns how many of a head's dims rotate in a layer.
   int64_t rotary_dim_of(int64_t layer_idx) const {

@@ -248,10 +248,14 @@ class LayerMapper {
     }
     if (c.router_norm) layer.router_norm = Norm("mlp.gate.norm.weight", c.model_dim);
     if (c.expert_scales) layer.expert_scales = Vector("mlp.expert_scales", c.num_experts);
+    if (c.latent_dim > 0) {
+      layer.latent_in_proj = Matrix("mlp.latent_in_proj.weight", c.latent_dim, c.model_dim);
+      layer.latent_out_proj = Matrix("mlp.latent_out_proj.weight", c.model_dim, c.latent_dim);
+    }
     if (c.expert_bias) {
       layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
       layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);
-      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.model_dim);
+      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.expert_row_dim());
     }
     layer.experts.reserve(c.num_experts);
     for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
@@ -260,13 +264,13 @@ class LayerMapper {
   }
 
   FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim, int64_t expert_idx = -1) const {
-    const int64_t model_dim = config_->model_dim;
+    const int64_t row_dim = expert_idx < 0 ? config_->model_dim : config_->expert_row_dim();
     const auto matrix = [&](const char* name, int64_t num_cols, int64_t inner_dim) {
       return Take(prefix + name, {num_cols, inner_dim}, WeightUse::kMatrix, expert_idx);
     };
-    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, model_dim) : nullptr,
-            .up_proj = matrix("up_proj.weight", ffn_dim, model_dim),
-            .down_proj = matrix("down_proj.weight", model_dim, ffn_dim)};
+    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, row_dim) : nullptr,
+            .up_proj = matrix("up_proj.weight", ffn_dim, row_dim),
+            .down_proj = matrix("down_proj.weight", row_dim, ffn_dim)};
   }
 
   TensorSource* source_;

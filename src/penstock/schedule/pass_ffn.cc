@@ -173,7 +173,7 @@ std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertSt
 }
 
 void PassFfn::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed) {
-  const int64_t dim = args_.config.model_dim;
+  const int64_t dim = args_.config.expert_row_dim();
   std::vector<RowRange> places;  // assignments of each expert
   int64_t num_places = 0;
   const auto add = [&](const ExpertPlace& place) {

@@ -115,7 +115,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .micro_batches = std::move(micro_batches),
              .row_status = row_status,
              .rows_at_once = args_.rows_at_once,
-             .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim,
+             .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.expert_row_dim(),
              .predict_lane = predict_lane_,
              .looks_ahead = NeedsGates(args_.schedule),
              .wants_scores = NeedsScores(args_.schedule)});
