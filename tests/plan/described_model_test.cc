@@ -65,7 +65,7 @@ Values ValuesOf(const ModelConfig& config) {
           .router = num_moe * (of(cost.Route(1)) - latent) + num_indexed * index_router,
           .ffn = num_moe * (of(cost.SharedFfn(1)) + latent + of(cost.Combine(1)) - sums) +
                  (num_layers - num_moe - without(config.layer_has_ffn)) * of(cost.DenseFfn(1)),
-          .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),
+          .experts = num_moe * static_cast<double>(config.num_stored_experts()) * of(cost.Expert(1)),
           .lm_head = of(cost.Logits(1))};
 }
 

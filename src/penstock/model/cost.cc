@@ -73,7 +73,8 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     : expert_row_dim_(config.expert_row_dim()),
       vocab_size_(config.vocab_size),
       num_topk_(config.num_topk),
-      num_experts_(config.num_experts) {
+      num_experts_(config.num_experts),
+      num_stored_experts_(config.num_stored_experts()) {
   const int64_t dim = config.model_dim;
   // Models are also described without layers, to measure operations.
   for (int64_t layer_idx = 0; layer_idx < std::max<int64_t>(1, config.num_layers); ++layer_idx) {
@@ -170,8 +171,9 @@ OperationCost ModelCost::ExpertsOfUniformRouting(int64_t num_rows) const {
   if (num_experts_ == 0) return {};
   const auto num_experts = static_cast<double>(num_experts_);
   const double unused = std::pow(1 - static_cast<double>(num_topk_) / num_experts, static_cast<double>(num_rows));
-  return {2 * expert_.values * static_cast<double>(num_rows * num_topk_),
-          static_cast<uint64_t>(num_experts * (1 - unused) * static_cast<double>(expert_.bytes))};
+  const auto num_stored = static_cast<double>(num_stored_experts_);
+  return {2 * expert_.values * static_cast<double>(num_rows * num_topk_) * (num_stored / num_experts),
+          static_cast<uint64_t>(num_stored * (1 - unused) * static_cast<double>(expert_.bytes))};
 }
 
 OperationCost ModelCost::Route(int64_t num_rows) const {

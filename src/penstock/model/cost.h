@@ -74,7 +74,8 @@ class ModelCost {
   OperationCost Route(int64_t num_rows) const;
   // One expert, for the rows that chose it.
   OperationCost Expert(int64_t num_rows) const;
-  // All experts of a layer, when every row chooses at random: E (1 - (1 - k/E)^m) of them are read (EPS-MoE).
+  // All experts of a layer, when every row chooses at random: of S that have weights, S (1 - (1 - k/E)^m) are read
+  // (EPS-MoE).
   OperationCost ExpertsOfUniformRouting(int64_t num_rows) const;
   OperationCost DenseFfn(int64_t num_rows) const;
   OperationCost SharedFfn(int64_t num_rows) const;
@@ -109,7 +110,7 @@ class ModelCost {
   int64_t expert_row_dim_;
   int64_t vocab_size_;
   int64_t num_topk_;
-  int64_t num_experts_;
+  int64_t num_experts_, num_stored_experts_;
   int64_t index_topk_ = 0;                 // 0: rows see all positions
   int64_t index_dim_ = 0;                  // of all index heads
   uint64_t index_bytes_ = 0;               // of an index key

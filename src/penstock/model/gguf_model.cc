@@ -38,7 +38,6 @@ constexpr FieldName kKeys[] = {
     {"moe_layer_interval", "interleave_moe_layer_step"},
     {"interleave_moe_layer_step", "interleave_moe_layer_step"},
     {"intermediate_size_mlp", "feed_forward_length"},
-    {"moe_latent_size", "moe_latent_size"},
     {"n_group", "expert_group_count"},
     {"topk_group", "expert_group_used_count"},
     {"routed_scaling_factor", "expert_weights_scale"},

@@ -208,7 +208,7 @@ struct FfnTensors : FfnParts<const TensorInfo*> {
 };
 
 struct LayerTensors : LayerParts<const TensorInfo*, const TensorInfo*> {
-  std::vector<FfnTensors> experts;  // [num_experts]; empty without experts
+  std::vector<FfnTensors> experts;  // [num_stored_experts]; empty without experts
 
   // Visits every existing tensor except those of experts.
   template <class OnVector, class OnMatrix>

@@ -147,6 +147,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
     visit(a.shared_output, HoldsSharedOutput(config) ? rows * config.model_dim : 0);
     visit(a.topk_weights, num_assignments);
     visit(a.latent, rows * config.latent_dim);
+    visit(a.deferred, config.num_identity_experts > 0 || config.defers_experts ? rows * config.model_dim : 0);
     visit(a.ahead_scores, rows * config.num_experts);
     visit(a.ahead_weights, num_assignments);
   }

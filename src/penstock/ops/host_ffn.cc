@@ -38,8 +38,8 @@ void Relu(int64_t num_rows, int64_t dim, float* x, int64_t stride, bool squares)
 
 // hidden[rows, cols] = glu(gate(x), up(x)) of the group's rows, or relu(up(x)) without gates. gate and up never leave
 // the worker's scratch memory.
-void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols, const FfnDims& dims,
-                   const RowsView& hidden, int worker_idx) {
+void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols,
+                   const FfnDims& dims, const RowsView& hidden, int worker_idx) {
   Activations& a = context.activations;
   const int64_t num_rows = group.rows.size();
   const int64_t scratch_floats = FfnScratchFloats(a.dims.max_expert_rows());
@@ -256,6 +256,10 @@ void HostOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
                  [&](RowRange part) { NormOutputs(context_, part, layer.ffn_output_norm, a.normed, a.normed); });
   }
   AddBranch(rows);
+  if (context_.config.takes_deferred(layer_idx)) {
+    context_.kernels.add(a.deferred.data() + rows.begin * dim, 1, rows.size() * dim,
+                         a.residual.data() + rows.begin * dim);
+  }
   ObserveLayer(context_, rows, layer_idx);
 }
 

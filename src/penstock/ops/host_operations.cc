@@ -94,6 +94,10 @@ void HostOperations::NormForExperts(RowRange rows, int64_t layer_idx) {
   const bool is_latent = context_.config.latent_dim > 0;
   NormRows(context_, rows, norm, context_.row_formats.ffn, is_latent ? a.gemm_input : a.ffn_input);
   KeepNormed(rows, context_.config.normed_residual.of_ffn);
+  if (context_.config.num_identity_experts > 0) {
+    const int64_t dim = context_.config.model_dim;
+    std::copy_n(a.normed.begin() + rows.begin * dim, rows.size() * dim, a.deferred.begin() + rows.begin * dim);
+  }
   if (!is_latent) return;
   ProjectFfnRows(rows, context_.weights.layer(layer_idx).latent_in_proj, context_.config.model_dim, a.latent,
                  context_.config.latent_dim);
@@ -200,6 +204,17 @@ void HostOperations::Group(RowRange rows) {
   for (int64_t e = context_.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
   a.group_offsets[0] = places.begin;
   GatherPlaces(places);
+  ReturnInputs({a.group_offsets[context_.config.num_stored_experts()], places.end});
+}
+
+void HostOperations::ReturnInputs(IndexRange places) {
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  ForRowRanges(context_, places, [&](IndexRange part) {
+    for (int64_t place = part.begin; place < part.end; ++place) {
+      std::copy_n(a.deferred.begin() + a.assigned_row[place] * dim, dim, a.expert_output.begin() + place * dim);
+    }
+  });
 }
 
 void HostOperations::GroupRanks(const RankAssignments& ranks) {
@@ -262,8 +277,11 @@ void HostOperations::AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_ou
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const int64_t row_dim = config.expert_row_dim();
   const bool is_latent = config.latent_dim > 0, is_normed = !layer.ffn_output_norm.empty();
-  const std::span<float> sums = is_latent ? a.latent : is_normed ? a.normed : a.residual;
-  const bool is_apart = is_latent || is_normed;
+  const bool is_apart = is_latent || is_normed || config.defers_experts;
+  const std::span<float> sums = is_latent               ? a.latent
+                                : is_normed             ? a.normed
+                                : config.defers_experts ? a.deferred
+                                                        : a.residual;
   ForRowRanges(context_, rows, [&](RowRange part) {
     const int64_t first = (part.begin - rows.begin) * num_outputs, begin = part.begin * row_dim;
     if (is_apart) std::fill_n(sums.begin() + begin, part.size() * row_dim, 0.0f);

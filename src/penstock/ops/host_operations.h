@@ -134,6 +134,8 @@ class HostOperations : public Operations {
   void AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_outputs, const int64_t* places, const float* weights);
   // The end of AddOutputs(), where `normed` has what a norm or a projection makes of the sums.
   void AddSummed(RowRange part, const LayerWeights& layer);
+  // Computes expert_output of identity experts, which have these places.
+  void ReturnInputs(IndexRange places);
   // Copies the inputs of these places of assigned_row to expert_input.
   void GatherPlaces(IndexRange places);
 

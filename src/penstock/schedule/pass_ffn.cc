@@ -109,7 +109,7 @@ std::vector<int64_t> PassFfn::RowsOfExperts(RowRange rows, int64_t layer_idx) co
 std::vector<int32_t> PassFfn::Chosen(RowRange rows, int64_t layer_idx) const {
   const std::vector<int64_t> num_rows = RowsOfExperts(rows, layer_idx);
   std::vector<int32_t> chosen;
-  for (size_t expert_idx = 0; expert_idx < num_rows.size(); ++expert_idx) {
+  for (int64_t expert_idx = 0; expert_idx < args_.config.num_stored_experts(); ++expert_idx) {
     if (num_rows[expert_idx] > 0) chosen.push_back(static_cast<int32_t>(expert_idx));
   }
   return chosen;

@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
   const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int num_ranks = plan.num_ranks;
   const int64_t num_experts = layouts.max_experts_of_layer() * fewer.num_moe_layers();
-  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_experts);
+  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_stored_experts());
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
     return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
   };
