@@ -135,8 +135,6 @@ def relation_rows():
             ("gptq of 3 bits", dict(gptq, bits=3), "'bits': expected 4 or 8, found 3"),
             ("gptq without bits", {"quant_method": "gptq"}, "'bits': expected an integer"),
             ("gptq of 8 bits with zero points", dict(gptq, bits=8, sym=False), "'sym': expected true, found false"),
-            ("gptq in another order", dict(gptq, desc_act=True),
-             r"'desc_act': expected false \(or static_groups, or group_size -1\), found true"),
             ("gptq in another layout", dict(gptq, checkpoint_format="marlin"),
              "'checkpoint_format': expected 'gptq' or 'gptq_v2', found 'marlin'"),
             ("gptq with groups of 20", dict(gptq, group_size=20), "'group_size': expected -1 or a multiple of 32, found 20"),

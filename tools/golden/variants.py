@@ -286,6 +286,7 @@ VARIANTS = {
     "qwen3moe-int4": dict(QWEN3, coded="int4_rows", int4_group=32, hidden_size=96, moe_intermediate_size=64,
                           num_attention_heads=4, head_dim=16, num_experts=4, num_experts_per_tok=2),
     "mixtral-gptq": dict(MIXTRAL, coded="int4_columns", int4_group=64, hidden_size=72, intermediate_size=136),
+    "mixtral-gptqact": dict(MIXTRAL, coded="uint4_act", int4_group=32, hidden_size=72, intermediate_size=40),
     "mixtral-gptqzero": dict(MIXTRAL, coded="uint4_columns", int4_group=64, hidden_size=72, intermediate_size=40),
     "mixtral-nvfp4ct": dict(MIXTRAL, coded="nvfp4_rows", hidden_size=80, intermediate_size=48),
     "qwen3moe-awq": dict(QWEN3, coded="awq", int4_group=32, hidden_size=64, moe_intermediate_size=32, num_experts=4,

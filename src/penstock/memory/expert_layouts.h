@@ -110,6 +110,7 @@ class ExpertLayouts {
     uint64_t raw_offset = 0;
     uint64_t scales_offset = 0;
     uint64_t extra_offset = 0;
+    uint64_t groups_offset = 0;
     uint64_t packed_offset = 0;
     // If ranks cut the experts: parts of panels, which move together after their arrival. Empty: there is nothing to
     // move.

@@ -171,6 +171,7 @@ class Mapper : public TensorSource {
     std::string scales;
     std::vector<std::string> ignored = {};  // they follow from the config, or from the codes
     std::string extra = {};                 // Scales::extra
+    std::string groups = {};                // Scales::groups
   };
   static CodeNames CodeNamesOf(const std::string& name, const CodedWeights& coded) {
     const std::string_view base = std::string_view(name).substr(0, name.size() - std::min(name.size(), kWeight.size()));
@@ -185,6 +186,8 @@ class Mapper : public TensorSource {
       case CodedWeights::Kind::kIntRows:
         return {name + "_packed", name + "_scale", {name + "_shape"}, name + "_zero_point"};
       case CodedWeights::Kind::kIntColumns:
+        if (coded.has_groups) return {of_base("qweight"), of_base("scales"), {}, of_base("qzeros"), of_base("g_idx")};
+        [[fallthrough]];
       case CodedWeights::Kind::kAwq:
         return {of_base("qweight"), of_base("scales"), {of_base("g_idx")}, of_base("qzeros")};
       case CodedWeights::Kind::kNone:
@@ -309,6 +312,9 @@ class Mapper : public TensorSource {
     } else if (!names.extra.empty()) {
       Ignore(names.extra);
     }
+    if (!names.groups.empty()) scales.groups = FindPart(names.groups, Dtype::kI32);
+    const std::vector<int64_t> of_groups = {inputs};
+    if (scales.groups != nullptr && scales.groups->shape != of_groups) ReportShape(*scales.groups, of_groups);
     tensor->scales = scales;
     known = &own_->emplace_back(*std::move(tensor));
     return known;

@@ -1,5 +1,5 @@
-// LongCat-Flash (Meituan 2025): MLA; two layers share a number. The first has a dense FFN and experts, whose sum is added
-// behind the second. Experts beyond `n_routed_experts` return their input.
+// LongCat-Flash (Meituan 2025): MLA; two layers share a number. The first has a dense FFN and experts, whose sum is
+// added behind the second. Experts beyond `n_routed_experts` return their input.
 #include <algorithm>
 #include <cmath>
 
@@ -66,7 +66,8 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   ReadMla(reader, config);
   config.rope.is_interleaved = true;
-  const int64_t q_rank = reader.Int("q_lora_rank", 1, kMaxModelDim), head_dim = config.mla.nope_dim + config.mla.rope_dim;
+  const int64_t q_rank = reader.Int("q_lora_rank", 1, kMaxModelDim),
+                head_dim = config.mla.nope_dim + config.mla.rope_dim;
   reader.IntOr("qk_head_dim", head_dim, head_dim, head_dim);
   for (const char* field : {"mla_scale_q_lora", "mla_scale_kv_lora"}) {
     if (!reader.BoolOr(field, true)) reader.Fail(field, "true", "false");
