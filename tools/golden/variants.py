@@ -251,7 +251,7 @@ VARIANTS = {
                            topk_group=1, norm_topk_prob=False, n_shared_experts=1, attention_bias=True, index_topk=19,
                            index_head_dim=11, index_n_heads=7, vocab_size=113),
     "deepseek32-long": dict(DEEPSEEK32, layout="plain", num_hidden_layers=1, first_k_dense_replace=0, index_topk=40,
-                            max_position_embeddings=4096, prompt_lengths=(4000,)),
+                            max_position_embeddings=4096, prompt_lengths=(2100,)),
     "deepseek32-fp8": dict(DEEPSEEK32, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,
                            n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, kv_lora_rank=40,
                            num_hidden_layers=2),
