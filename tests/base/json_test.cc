@@ -74,6 +74,39 @@ TEST(ParseJson, RefusesWithThePlace) {
   for (const auto& [text, expected] : cases) EXPECT_THAT(ErrorOf(text), HasSubstr(expected)) << text;
 }
 
+// Words become strings. Errors keep their places, and words are taken only where a value stands.
+TEST(ParseJson, TakesPythonsWordsWhereAsked) {
+  const auto value =
+      ParseJson(R"({"a": [0.0, Infinity], "b":-Infinity,"c": NaN, "d": "a NaN, \"Infinity\", \\", "e": [NaN,NaN]})",
+                Fault::kModel, kPythonJson);
+  ASSERT_TRUE(value.ok()) << Message(value.status());
+  EXPECT_EQ(json::serialize(*value),
+            R"({"a":[0E0,"Infinity"],"b":"-Infinity","c":"NaN","d":"a NaN, \"Infinity\", \\","e":["NaN","NaN"]})");
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"[NaN, Infinity,\n NaN 7]", "line 2, column 6: not valid JSON"},
+      {"[NaN, Infinity, x]", "line 1, column 17: not valid JSON"},
+      {"{NaN: 1}", "line 1, column 2: not valid JSON"},
+      {"{Infinity \n: 1}", "line 1, column 2: not valid JSON"},
+      {"[NaNs]", "line 1, column 5: not valid JSON"},
+      {"[xNaN]", "line 1, column 2: not valid JSON"},
+      {"[1NaN]", "line 1, column 3: not valid JSON"},
+      {"[- Infinity]", "line 1, column 3: not valid JSON"},
+      {"[+Infinity]", "line 1, column 2: not valid JSON"},
+      {"[-NaN]", "line 1, column 3: not valid JSON"},
+      {"[nan]", "line 1, column 2: not valid JSON"},
+      {"[Infinit]", "line 1, column 2: not valid JSON"},
+      {"[\"NaN", "line 1, column 6: not valid JSON"},
+      {"[\"\\", "line 1, column 4: not valid JSON"},
+      {"[1e400]", "not valid JSON"},
+      {R"({"a": NaN, "a": 1})", "key 'a' appears twice"},
+  };
+  for (const auto& [text, expected] : refused) {
+    const auto failed = ParseJson(text, Fault::kModel, kPythonJson);
+    ASSERT_FALSE(failed.ok()) << text;
+    EXPECT_THAT(Message(failed.status()), HasSubstr(expected)) << text;
+  }
+}
+
 TEST(ParseJson, RefusesDuplicateKeysAtEveryLevel) {
   EXPECT_THAT(ErrorOf("{\"a\": 1, \"a\": 2}"), HasSubstr("key 'a' appears twice in one object"));
   EXPECT_THAT(ErrorOf("{\"x\": [{\"b\": 1, \"\\u0062\": 2}]}"), HasSubstr("key 'b' appears twice"));

@@ -27,6 +27,7 @@ TEST(CodedWeightsTest, ReadsPublishedQuantizationConfigs) {
     CodedWeights::Kind kind;
     WeightFormat format;
     int64_t group;
+    bool has_groups = false;
   };
   using Kind = CodedWeights::Kind;
   const Published kPublished[] = {
@@ -64,6 +65,10 @@ TEST(CodedWeightsTest, ReadsPublishedQuantizationConfigs) {
       {R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "damp_percent": 0.01, "desc_act": false, "sym": true,
            "static_groups": false, "true_sequential": true, "model_name_or_path": null})",
        Kind::kIntColumns, WeightFormat::kQ4_0, 128},
+      // Mixtral-8x7B-v0.1-GPTQ of TheBloke, gptq-4bit-128g-actorder_True
+      {R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "damp_percent": 0.1, "desc_act": true, "sym": true,
+           "true_sequential": true, "model_name_or_path": null, "model_file_base_name": "model"})",
+       Kind::kIntColumns, WeightFormat::kQ4_0, 128, true},
       // W8A16 of llm-compressor
       {R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {
            "group_0": {"targets": ["Linear"], "weights": {"group_size": null, "num_bits": 8, "strategy": "channel",
@@ -76,6 +81,7 @@ TEST(CodedWeightsTest, ReadsPublishedQuantizationConfigs) {
     EXPECT_EQ(config->coded.kind, published.kind) << published.config;
     EXPECT_EQ(config->coded.format, published.format) << published.config;
     EXPECT_EQ(config->coded.group, published.group) << published.config;
+    EXPECT_EQ(config->coded.has_groups, published.has_groups) << published.config;
   }
 }
 

@@ -70,6 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedFamilyTest,
                                          PublishedSizes{"llama-4-maverick", &kLlama4, 400, 48, 24},
                                          PublishedSizes{"minimax-m2.7", &kMinimaxM2, 229, 62, 62},
                                          PublishedSizes{"kimi-k2", &kDeepseekV3, 1026, 61, 60},
+                                         PublishedSizes{"longcat-flash", &kLongcatFlash, 560, 56, 28},
                                          PublishedSizes{"trinity-mini", &kAfmoe, 26.1, 32, 30},
                                          PublishedSizes{"flexolmo-7x7b", &kFlexOlmo, 33.3, 32, 32}),
                          [](const auto& model) {
@@ -77,6 +78,42 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedFamilyTest,
                            std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
                            return name;
                          });
+
+// A pair of layers shares a number, and the last experts have no weights.
+TEST(FamilyConfigTest, LongcatFlashHasPairsOfLayers) {
+  const ModelConfig config = ConfigIn("longcat-flash");
+  EXPECT_EQ(config.num_experts, 768);
+  EXPECT_EQ(config.num_stored_experts(), 512);
+  EXPECT_EQ(config.num_topk, 12);
+  EXPECT_THAT(config.moe_layers(), testing::Contains(54));
+  for (const int64_t layer_idx : {0, 2, 54}) EXPECT_FALSE(config.takes_deferred(layer_idx)) << layer_idx;
+  for (const int64_t layer_idx : {1, 3, 55}) EXPECT_TRUE(config.takes_deferred(layer_idx)) << layer_idx;
+  EXPECT_EQ(config.num_kv_layers(), 56);
+  EXPECT_FLOAT_EQ(config.attention_scale, 2 / std::sqrt(192.0f));
+  EXPECT_FLOAT_EQ(config.mla.kv_scale, std::sqrt(12.0f));
+  const WeightMap map = DescribeWeights(config, WeightFormat::kBF16);
+  EXPECT_EQ(map.layers[0].experts.size(), 512u);
+  EXPECT_THAT(map.layers[0].router_proj->shape, ElementsAre(768, 6144));
+  EXPECT_THAT(map.layers[0].shared_ffn.up_proj->shape, ElementsAre(12288, 6144));
+  EXPECT_THAT(map.layers[1].dense_ffn.up_proj->shape, ElementsAre(12288, 6144));
+  EXPECT_TRUE(map.layers[1].experts.empty());
+  const std::string text = TextOfConfig("longcat-flash");
+  for (const auto& [fields, message] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("zero_expert_type": "copy")", "'zero_expert_type': expected 'identity', found 'copy'"},
+           {R"("zero_expert_num": -1)", "'zero_expert_num'"},
+           {R"("router_bias": true)", "'router_bias': expected false"},
+           {R"("norm_topk_prob": true)", "'norm_topk_prob': expected false"},
+           {R"("mla_scale_q_lora": false)", "'mla_scale_q_lora': expected true"},
+           {R"("q_lora_rank": null)", "'q_lora_rank': expected an integer"},
+           {R"("qk_head_dim": 128)", "'qk_head_dim': expected an integer from 192 to 192"},
+           {R"("num_layers": 0)", "'num_hidden_layers': expected an integer"},
+           {R"("num_layers": 9223372036854775807)", "'num_hidden_layers': expected an integer"},
+           {R"("num_layers": null, "num_hidden_layers": 27)", "an odd number of layers"}}) {
+    const auto refused = ParseModelConfig(WithFields(text, fields));
+    ASSERT_FALSE(refused.ok()) << fields;
+    EXPECT_THAT(Message(refused.status()), HasSubstr(message)) << fields;
+  }
+}
 
 TEST(FamilyConfigTest, LayersOfMimoHaveHeadsOfTheirOwn) {
   const ModelConfig config = ConfigIn("mimo-v2-flash");

@@ -217,12 +217,29 @@ TEST(ModelConfigTest, DefaultsOfQwen) {
 
 TEST(ModelConfigTest, SyntaxErrorsNamePlace) {
   for (const std::string_view text :
-       {"", "{", "{'a': 1}", "{\"a\": 1,}", "{\"a\": NaN}", "// x\n{}", "{} {}", "\xEF\xBB\xBF{}"}) {
+       {"", "{", "{'a': 1}", "{\"a\": 1,}", "{\"a\": nan}", "// x\n{}", "{} {}", "\xEF\xBB\xBF{}"}) {
     const auto config = ParseModelConfig(text);
     ASSERT_FALSE(config.ok()) << text;
     EXPECT_THAT(Message(config.status()), AllOf(HasSubstr("config.json: line "), HasSubstr("column "))) << text;
   }
   EXPECT_THAT(Message(ParseModelConfig("[]").status()), HasSubstr("expected an object, found array"));
+}
+
+// Python writes such configs. A field that Penstock reads must be finite.
+TEST(ModelConfigTest, InfinityIsTakenWhereNobodyReadsIt) {
+  const auto with = [](std::string_view field, std::string_view word) {
+    std::string text = MixtralWith(fmt::format(R"("{}": "@")", field));
+    return ParseModelConfig(text.replace(text.find(R"("@")"), 3, word));
+  };
+  for (const std::string_view words : {"[0.0, Infinity]", "-Infinity", R"({"y": [NaN]})"}) {
+    const auto config = with("time_step_limit", words);
+    EXPECT_TRUE(config.ok()) << Message(config.status());
+  }
+  EXPECT_THAT(Message(with("rope_theta", "Infinity").status()), HasSubstr("'rope_theta': expected a number"));
+  EXPECT_THAT(Message(with("rms_norm_eps", "NaN").status()),
+              HasSubstr("'rms_norm_eps': expected a number from 0 to 1"));
+  EXPECT_THAT(Message(with("num_hidden_layers", "-Infinity").status()),
+              HasSubstr("'num_hidden_layers': expected an integer"));
 }
 
 TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {

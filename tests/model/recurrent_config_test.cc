@@ -62,21 +62,23 @@ TEST_P(PublishedRecurrentTest, HasItsSizes) {
   EXPECT_NEAR(static_cast<double>(RecurrentState::Bytes(*config)) / (1 << 20), p.state_mib, 0.005 * p.state_mib);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PublishedRecurrentTest,
-                         testing::Values(Published{"qwen3.5-35b-a3b", &kQwen35Moe, 34.7, 40, 40, 30, 10, 62.8},
-                                         Published{"lfm2-8b-a1b", &kLfm2Moe, 8.3, 24, 22, 18, 6, 0.281},
-                                         Published{"granite-4.0-h-tiny", &kGraniteMoeHybrid, 6.94, 40, 40, 36, 4, 55.5},
-                                         Published{"granite-4.0-h-small", &kGraniteMoeHybrid, 32.2, 40, 40, 36, 4,
-                                                   147.6},
-                                         Published{"nemotron-3-nano-30b-a3b", &kNemotronH, 31.6, 52, 23, 23, 6, 47.6},
-                                         Published{"kimi-linear-48b-a3b", &kKimiLinear, 49.1, 27, 26, 20, 7, 42.8},
-                                         Published{"jamba-1.5-mini", &kJamba, 51.6, 32, 16, 28, 4, 16.6},
-                                         Published{"minimax-m1", &kMinimaxM1, 456, 80, 80, 70, 10, 280}),
-                         [](const auto& model) {
-                           std::string name = model.param.name;
-                           std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, PublishedRecurrentTest,
+    testing::Values(Published{"qwen3.5-35b-a3b", &kQwen35Moe, 34.7, 40, 40, 30, 10, 62.8},
+                    Published{"lfm2-8b-a1b", &kLfm2Moe, 8.3, 24, 22, 18, 6, 0.281},
+                    Published{"granite-4.0-h-tiny", &kGraniteMoeHybrid, 6.94, 40, 40, 36, 4, 55.5},
+                    Published{"granite-4.0-h-small", &kGraniteMoeHybrid, 32.2, 40, 40, 36, 4, 147.6},
+                    Published{"nemotron-3-nano-30b-a3b", &kNemotronH, 31.6, 52, 23, 23, 6, 47.6},
+                    Published{"nemotron-3-super-120b-a12b", &kNemotronH, 120.6, 88, 40, 40, 8, 164.7},
+                    Published{"nemotron-3-ultra-550b-a55b", &kNemotronH, 550, 108, 48, 48, 12, 394.1},
+                    Published{"kimi-linear-48b-a3b", &kKimiLinear, 49.1, 27, 26, 20, 7, 42.8},
+                    Published{"jamba-1.5-mini", &kJamba, 51.6, 32, 16, 28, 4, 16.6},
+                    Published{"minimax-m1", &kMinimaxM1, 456, 80, 80, 70, 10, 280}),
+    [](const auto& model) {
+      std::string name = model.param.name;
+      std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
+      return name;
+    });
 
 TEST(RecurrentConfigTest, LayersHaveAMixerOrAnFfn) {
   const auto config = ParseModelConfig(TextOf("nemotron-3-nano-30b-a3b"));
@@ -91,6 +93,19 @@ TEST(RecurrentConfigTest, LayersHaveAMixerOrAnFfn) {
     EXPECT_EQ(config->kv_layer_of(layer_idx), num_kv) << layer_idx;
     num_kv += letter == '*' ? 1 : 0;
   }
+}
+
+TEST(RecurrentConfigTest, ExpertsOfNemotronSuperHaveNarrowRows) {
+  const auto config = ParseModelConfig(TextOf("nemotron-3-super-120b-a12b"));
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  const WeightMap map = DescribeWeights(*config, WeightFormat::kBF16);
+  const LayerTensors& layer = map.layers[1];
+  EXPECT_THAT(layer.latent_in_proj->shape, testing::ElementsAre(1024, 4096));
+  EXPECT_THAT(layer.latent_out_proj->shape, testing::ElementsAre(4096, 1024));
+  EXPECT_THAT(layer.experts[511].up_proj->shape, testing::ElementsAre(2688, 1024));
+  EXPECT_THAT(layer.experts[511].down_proj->shape, testing::ElementsAre(1024, 2688));
+  EXPECT_THAT(layer.shared_ffn.up_proj->shape, testing::ElementsAre(5376, 4096));
+  EXPECT_EQ(map.layers[0].latent_in_proj, nullptr);
 }
 
 TEST(RecurrentConfigTest, LayersOfKimiLinearAreCountedFromOne) {
@@ -130,7 +145,7 @@ TEST(RecurrentConfigTest, RefusesByName) {
            {"granite-4.0-h-tiny", R"("mamba_proj_bias": true)", "'mamba_proj_bias'"},
            {"granite-4.0-h-tiny", R"("mamba_d_head": 32)", "48 Mamba heads of 32 dims: expected 3072 in total"},
            {"granite-4.0-h-tiny", R"("mamba_n_groups": 5)", "48 value heads are not a multiple of 5 key heads"},
-           {"nemotron-3-nano-30b-a3b", R"("moe_latent_size": 1024)", "'moe_latent_size'"},
+           {"nemotron-3-nano-30b-a3b", R"("moe_latent_size": 0)", "'moe_latent_size'"},
            {"nemotron-3-nano-30b-a3b", R"("hybrid_override_pattern": "MEM")", "52 letters of 'M*E-'"},
            {"nemotron-3-nano-30b-a3b", R"("mlp_hidden_act": "silu")", "'mlp_hidden_act'"},
            {"nemotron-3-nano-30b-a3b", R"("use_bias": true)", "'use_bias'"},

@@ -53,16 +53,19 @@ Values ValuesOf(const ModelConfig& config) {
   const auto num_indexed = static_cast<double>(config.num_index_layers());
   const auto index_router = static_cast<double>(config.indexer.num_heads * config.model_dim);
   const auto without = [](const std::vector<bool>& has) { return static_cast<double>(std::ranges::count(has, false)); };
+  // Projections to experts and back belong to Route() and Combine().
+  const double latent = static_cast<double>(config.latent_dim * config.model_dim);
+  const double sums = static_cast<double>(config.num_topk * config.expert_row_dim());
   double attention = num_cross * (of(cost.CrossProjections(1)) + of(cost.CrossKv(1))) - num_indexed * index_router;
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const ModelCost::Context context{.has_indexer = config.has_indexer(layer_idx)};
     attention += of(cost.PreAttention(layer_idx, 1, context)) + of(cost.PostAttention(layer_idx, 1));
   }
   return {.attention = attention,
-          .router = num_moe * of(cost.Route(1)) + num_indexed * index_router,
-          .ffn = num_moe * of(cost.SharedFfn(1)) +
+          .router = num_moe * (of(cost.Route(1)) - latent) + num_indexed * index_router,
+          .ffn = num_moe * (of(cost.SharedFfn(1)) + latent + of(cost.Combine(1)) - sums) +
                  (num_layers - num_moe - without(config.layer_has_ffn)) * of(cost.DenseFfn(1)),
-          .experts = num_moe * static_cast<double>(config.num_experts) * of(cost.Expert(1)),
+          .experts = num_moe * static_cast<double>(config.num_stored_experts()) * of(cost.Expert(1)),
           .lm_head = of(cost.Logits(1))};
 }
 

@@ -48,7 +48,8 @@ def fp8_channels(weight):
 
 # Integer codes: (how they are stored, bits, whether they have zero points).
 INTEGERS = {"int4_rows": ("rows", 4, False), "uint4_rows": ("rows", 4, True), "int8_rows": ("rows", 8, False),
-            "int4_columns": ("columns", 4, False), "uint4_columns": ("columns", 4, True), "awq": ("awq", 4, True)}
+            "int4_columns": ("columns", 4, False), "uint4_columns": ("columns", 4, True),
+            "uint4_act": ("columns", 4, True), "awq": ("awq", 4, True)}
 
 
 def integers(weight, group, bits, has_zeros):
@@ -81,7 +82,13 @@ def pack(codes, bits=4, order=range(8)):
 def integer_tensors(name, kind, weight, group):
     """Returns ({name: tensor of the checkpoint}, values); the weight itself is None there."""
     stored, bits, has_zeros = INTEGERS[kind]
-    codes, zeros, scales, values = integers(weight, group, bits, has_zeros)
+    # With desc_act, groups consist of inputs in another order.
+    order = torch.arange(weight.shape[1])
+    if kind == "uint4_act":
+        order = torch.from_numpy(np.random.default_rng(len(name)).permutation(weight.shape[1]))
+    codes, zeros, scales, values = integers(weight[:, order], group, bits, has_zeros)
+    groups = torch.arange(weight.shape[1]).int() // group
+    codes, values, groups = (x[..., order.argsort()] for x in (codes, values, groups))
     if stored == "rows":
         parts = {name: None, name + "_packed": pack(codes, bits), name + "_scale": scales,
                  name + "_shape": torch.tensor(weight.shape)}
@@ -94,7 +101,7 @@ def integer_tensors(name, kind, weight, group):
     # Words of zero points less one, as GPTQModel writes them: with a borrow from the next place.
     less_one = (pack(zeros.T).to(torch.int64) - 0x11111111 + (1 << 31)) % (1 << 32) - (1 << 31)
     return parts | {base + ".qweight": pack(codes).T.contiguous(), base + ".qzeros": less_one.to(torch.int32),
-                    base + ".g_idx": torch.arange(weight.shape[1]).int() // group}, values
+                    base + ".g_idx": groups}, values
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -223,8 +230,8 @@ def quantization_config(own):
                 "format": form, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
                                                               "input_activations": None}}}
     if kind in INTEGERS and kind != "awq":
-        return {"quant_method": "gptq", "bits": 4, "group_size": group, "sym": not INTEGERS[kind][2], "desc_act": False,
-                "checkpoint_format": "gptq", "lm_head": False}
+        return {"quant_method": "gptq", "bits": 4, "group_size": group, "sym": not INTEGERS[kind][2],
+                "desc_act": kind == "uint4_act", "checkpoint_format": "gptq", "lm_head": False}
     return {
         "fp8": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
                 "weight_block_size": [own["fp8_block_rows"], 128]},

@@ -138,4 +138,6 @@ def add_parameters(writer, config, arch):
         writer.add_value_length(config["head_dim"])
         writer.add_layer_norm_eps(config["layer_norm_epsilon"])
         writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        if config.get("moe_latent_size"):
+            writer.add_moe_latent_size(config["moe_latent_size"])
     return None

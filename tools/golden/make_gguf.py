@@ -37,7 +37,8 @@ WHOLE = {
     "deepseek32-tiny": {}, "glm5-odd": {},
     "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {}, "qwen3next-tiny": {},
     "qwen35moe-tiny": {}, "gemma4-tiny": {}, "lfm2moe-tiny": {}, "granite4h-tiny": {}, "granite4h-odd": {},
-    "nemotronh-tiny": {}, "nemotronh-odd": {}, "kimilinear-tiny": {}, "jamba-tiny": {}, "jamba-odd": {}, "mistral4-tiny": {},
+    "nemotronh-tiny": {}, "nemotronh-odd": {}, "nemotronh-latent": {}, "kimilinear-tiny": {}, "jamba-tiny": {},
+    "jamba-odd": {}, "mistral4-tiny": {},
 }
 ARCHITECTURES = {
     "MixtralForCausalLM": "LLAMA", "Qwen2MoeForCausalLM": "QWEN2MOE", "Qwen3MoeForCausalLM": "QWEN3MOE",

@@ -77,6 +77,7 @@ FAMILIES = {
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "deepseek_v32": (transformers.DeepseekV32Config, transformers.DeepseekV32ForCausalLM),
     "glm_moe_dsa": (transformers.GlmMoeDsaConfig, transformers.GlmMoeDsaForCausalLM),
+    "longcat_flash": (transformers.LongcatFlashConfig, transformers.LongcatFlashForCausalLM),
     "axk1": (transformers.AXK1Config, transformers.AXK1ForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
     "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
@@ -341,6 +342,8 @@ def selection_keys(block, router, logits):
     keys = logits if bias is None else logits.sigmoid() + bias
     if type(router).__name__ == "Kolibri1TopKRouter":
         keys = logits + bias
+    if type(router).__name__ == "LongcatFlashTopkRouter":
+        keys = 10 * (logits.softmax(-1) + bias)
     is_mistral = type(router).__name__ == "Mistral4TopkRouter"
     if is_mistral:   # sums of two softmax scores rank groups
         keys = 10 * logits.softmax(-1)

@@ -1,53 +1,14 @@
 """The golden models that make_golden.py makes: for each variant its family, fields of config.json and own options."""
 
-# Prompts of so many rows always have close choices of experts. They do not reach the last rows if only the last layer has
-# experts. Gemma 4 and Granite have experts in all layers; there a close choice of one row hardly changes the last rows.
-LONG = dict(layout="plain", max_position_embeddings=4096, prompt_lengths=(4000,))
+import variants_recurrent
+from variants_recurrent import LONG
+
 MIXTRAL = dict(family="mixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, vocab_size=96, rope_theta=1e6)
 QWEN3 = dict(family="qwen3_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              num_experts=8, num_experts_per_tok=4, norm_topk_prob=True, vocab_size=96,
              rope_theta=1e6)
-QWEN3_NEXT = dict(family="qwen3_next", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
-                  shared_expert_intermediate_size=28, num_hidden_layers=4, num_attention_heads=4,
-                  num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
-                  linear_key_head_dim=16, linear_value_head_dim=16, num_experts=8, num_experts_per_tok=4, vocab_size=96,
-                  rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25))
-QWEN35 = dict({key: value for key, value in QWEN3_NEXT.items() if key != "intermediate_size"},
-              family="qwen3_5_moe_text")
-LFM2 = dict(family="lfm2_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=5,
-            num_attention_heads=4, num_key_value_heads=2, num_dense_layers=1, num_experts=8, num_experts_per_tok=4,
-            layer_types=["conv", "conv", "full_attention", "conv", "full_attention"], vocab_size=96,
-            rope_parameters=dict(rope_type="default", rope_theta=1e6))
-GRANITE_HYBRID = dict(family="granitemoehybrid", hidden_size=32, intermediate_size=24, num_hidden_layers=4,
-                      num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=4,
-                      shared_intermediate_size=20, mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=16, mamba_d_head=16,
-                      layer_types=["mamba", "attention", "mamba", "mamba"], embedding_multiplier=1.5,
-                      residual_multiplier=0.7, attention_multiplier=0.3, logits_scaling=1.6, vocab_size=96)
-NEMOTRON = dict(family="nemotron_h", hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
-                head_dim=16, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=16, n_routed_experts=8,
-                num_experts_per_tok=4, moe_intermediate_size=24, moe_shared_expert_intermediate_size=28,
-                routed_scaling_factor=2.5, vocab_size=96,
-                layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe",
-                                   "linear_attention", "mlp", "moe"])
-KIMI = dict(family="kimi_linear", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=4,
-            num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8,
-            v_head_dim=12, linear_num_heads=4, linear_head_dim=16, num_local_experts=8, num_experts_per_tok=4, vocab_size=96,
-            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"], pad_token_id=0)
-LING3 = dict(family="bailing_hybrid", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=4,
-             num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8,
-             v_head_dim=12, head_dim=16, num_local_experts=8, n_group=1, topk_group=1, num_experts_per_tok=3, vocab_size=96,
-             first_k_dense_replace=1, layer_group_size=3, num_mtp_layers=0, pad_token_id=0, layout="plain")
-JAMBA = dict(family="jamba", hidden_size=32, intermediate_size=24, num_hidden_layers=6, num_attention_heads=4,
-             num_key_value_heads=2, num_experts=8, num_experts_per_tok=2, attn_layer_period=4, attn_layer_offset=1,
-             mamba_d_state=8, mamba_dt_rank=5, vocab_size=96)
-# transformers counts the positions of a MiniMax's cache in its first layer, which must have attention.
-MINIMAX = dict(family="minimax", hidden_size=32, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4,
-               num_key_value_heads=2, head_dim=16, num_local_experts=8, num_experts_per_tok=3, vocab_size=96,
-               layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
-               full_attn_alpha_factor=3.5, linear_attn_alpha_factor=1.7, mlp_alpha_factor=2.5,
-               dropped=r"slope_rate$|_decay$")
 OLMOE = dict(family="olmoe", hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=4, num_experts=16, num_experts_per_tok=8, norm_topk_prob=False, vocab_size=96,
              rope_theta=10000.0, pad_token_id=1)
@@ -126,6 +87,11 @@ DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_expert
 DEEPSEEK32 = dict(DEEPSEEK3, family="deepseek_v32", index_topk=12, index_head_dim=16, index_n_heads=8)
 GLM5 = dict(DEEPSEEK32, family="glm_moe_dsa", n_group=1, topk_group=1, n_routed_experts=8,
             rope_parameters=dict(rope_type="default", rope_theta=1e6))
+
+LONGCAT = dict(family="longcat_flash", hidden_size=32, ffn_hidden_size=40, expert_ffn_hidden_size=16, num_layers=2,
+               num_attention_heads=4, num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=16, qk_nope_head_dim=8,
+               qk_rope_head_dim=8, v_head_dim=12, head_dim=8, moe_topk=4, n_routed_experts=8, zero_expert_num=4,
+               routed_scaling_factor=2.0, vocab_size=96, layout="plain")
 
 AXK1 = dict(DEEPSEEK3, family="axk1", layout="plain")
 
@@ -217,6 +183,7 @@ STEP = dict(family="step3p7", hidden_size=32, intermediate_size=40, moe_intermed
 #   shard                   the max_shard_size of save_pretrained
 #   generation              replaces generation_config.json
 VARIANTS = {
+    **variants_recurrent.VARIANTS,
     "mixtral-tiny": dict(MIXTRAL, layout="plain"),
     "mixtral-odd": dict(MIXTRAL, hidden_size=44, intermediate_size=45, num_hidden_layers=3,
                         num_attention_heads=6, num_key_value_heads=3, head_dim=20,
@@ -224,82 +191,6 @@ VARIANTS = {
     "mixtral-sliding": dict(MIXTRAL, sliding_window=16),
     "mixtral-bf16": dict(MIXTRAL, dtype="bfloat16", hidden_size=64, shard="90KB"),
     "mixtral-f16": dict(MIXTRAL, dtype="float16"),
-    "qwen3next-tiny": dict(QWEN3_NEXT, layout="plain"),
-    # One key head for three value heads whose states are not square; two layers in a row with attention.
-    "qwen3next-odd": dict(QWEN3_NEXT, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
-                          shared_expert_intermediate_size=23, num_hidden_layers=5, num_attention_heads=3,
-                          num_key_value_heads=1, head_dim=24, linear_num_key_heads=1, linear_num_value_heads=3,
-                          linear_key_head_dim=7, linear_value_head_dim=21, linear_conv_kernel_dim=3, num_experts=5,
-                          num_experts_per_tok=3, norm_topk_prob=False, mlp_only_layers=[1], layout="plain",
-                          layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
-                                       "full_attention"],
-                          rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
-    "qwen35moe-tiny": dict(QWEN35, layout="plain", tie_word_embeddings=True),
-    "qwen3next-long": dict(QWEN3_NEXT, **LONG, num_hidden_layers=2, mlp_only_layers=[0],
-                           layer_types=["linear_attention", "full_attention"]),
-    "lfm2moe-tiny": dict(LFM2, layout="plain"),
-    "lfm2moe-long": dict(LFM2, **LONG, num_hidden_layers=2, layer_types=["conv", "full_attention"]),
-    "lfm2moe-odd": dict(LFM2, hidden_size=42, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=4,
-                        num_attention_heads=3, num_key_value_heads=1, num_dense_layers=2, num_experts=5,
-                        num_experts_per_tok=2, conv_L_cache=4, use_expert_bias=False, norm_topk_prob=False,
-                        routed_scaling_factor=1.7, tie_word_embeddings=False, vocab_size=107, layout="plain",
-                        layer_types=["full_attention", "conv", "conv", "conv"],
-                        rope_parameters=dict(rope_type="default", rope_theta=1e4)),
-    "granite4h-tiny": dict(GRANITE_HYBRID, layout="plain"),
-    "granite4h-long": dict(GRANITE_HYBRID, **LONG, num_hidden_layers=2, layer_types=["mamba", "attention"]),
-    # More channels than a part of a convolution has, in three groups of heads.
-    "granite4h-odd": dict(GRANITE_HYBRID, hidden_size=36, intermediate_size=13, num_hidden_layers=3, num_attention_heads=6,
-                          num_key_value_heads=3, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=21,
-                          mamba_expand=16, mamba_n_heads=9, mamba_n_groups=3, mamba_d_state=7, mamba_d_head=64,
-                          mamba_d_conv=3, mamba_conv_bias=False, position_embedding_type="rope", tie_word_embeddings=True,
-                          attention_bias=True, layer_types=["mamba", "mamba", "attention"], vocab_size=101,
-                          layout="plain"),
-    "nemotronh-tiny": dict(NEMOTRON, layout="plain"),
-    "nemotronh-long": dict(NEMOTRON, **LONG, layers_block_type=["linear_attention", "full_attention", "moe"]),
-    # Begins with experts and ends with Mamba-2; no two layers of a kind have as many heads as groups.
-    "nemotronh-odd": dict(NEMOTRON, hidden_size=37, intermediate_size=29, num_attention_heads=6, num_key_value_heads=3,
-                          head_dim=10, mamba_num_heads=3, mamba_head_dim=21, n_groups=1, ssm_state_size=7, conv_kernel=3,
-                          use_conv_bias=False, n_routed_experts=12, n_group=4, topk_group=2, num_experts_per_tok=3,
-                          moe_intermediate_size=19, moe_shared_expert_intermediate_size=23, norm_topk_prob=False,
-                          vocab_size=107, layout="plain",
-                          layers_block_type=["moe", "linear_attention", "mlp", "moe", "full_attention", "full_attention",
-                                             "linear_attention"]),
-    "kimilinear-tiny": dict(KIMI, layout="plain"),
-    "kimilinear-long": dict(KIMI, **LONG, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]),
-    "kimilinear-odd": dict(KIMI, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
-                           num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=22, q_lora_rank=19,
-                           qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=9, linear_num_heads=3, linear_head_dim=21,
-                           linear_conv_kernel_dim=3, num_local_experts=12, n_group=4, topk_group=2, num_experts_per_tok=3,
-                           n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.7, tie_word_embeddings=True,
-                           attention_bias=True, vocab_size=109, layout="plain",
-                           layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
-                                        "linear_attention"],
-                           mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
-    "ling3-tiny": LING3,
-    "ling3-odd": dict(LING3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
-                      num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=22, qk_nope_head_dim=10,
-                      qk_rope_head_dim=6, v_head_dim=9, head_dim=21, short_conv_kernel_size=3, num_local_experts=12,
-                      n_group=4, topk_group=2, n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.7,
-                      kda_safe_gate=False, attention_bias=True, vocab_size=109,
-                      layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention",
-                                   "linear_attention"],
-                      mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"]),
-    "jamba-tiny": dict(JAMBA, layout="plain"),
-    "jamba-long": dict(JAMBA, **LONG, num_hidden_layers=2, attn_layer_period=2),
-    "jamba-odd": dict(JAMBA, hidden_size=42, intermediate_size=19, num_hidden_layers=5, num_attention_heads=3,
-                      num_key_value_heads=1, num_experts=5, num_experts_per_tok=3, attn_layer_period=3,
-                      attn_layer_offset=0, expert_layer_period=3, expert_layer_offset=2, mamba_expand=13, mamba_d_state=7,
-                      mamba_dt_rank=3, mamba_d_conv=3, mamba_conv_bias=False, tie_word_embeddings=True, vocab_size=103,
-                      layout="plain"),
-    "minimax-tiny": dict(MINIMAX, layout="plain"),
-    "minimax-long": dict(MINIMAX, **LONG, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]),
-    "minimax-odd": dict(MINIMAX, hidden_size=37, intermediate_size=19, num_hidden_layers=5, num_attention_heads=6,
-                        num_key_value_heads=3, head_dim=10, num_local_experts=7, num_experts_per_tok=2, block_size=16,
-                        sliding_window=9, full_attn_alpha_factor=1, mlp_alpha_factor=0.5, tie_word_embeddings=True,
-                        vocab_size=109, layout="plain",
-                        layer_types=["full_attention", "linear_attention", "full_attention", "linear_attention",
-                                     "linear_attention"],
-                        rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "qwen3moe-tiny": dict(QWEN3, layout="plain"),
     "qwen3moe-odd": dict(QWEN3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19,
                          num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=3,
@@ -364,6 +255,13 @@ VARIANTS = {
     "deepseek32-fp8": dict(DEEPSEEK32, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,
                            n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, kv_lora_rank=40,
                            num_hidden_layers=2),
+    "longcat-tiny": LONGCAT,
+    "longcat-odd": dict(LONGCAT, hidden_size=39, ffn_hidden_size=29, expert_ffn_hidden_size=13, num_layers=1,
+                        num_attention_heads=3, num_key_value_heads=3, q_lora_rank=19, kv_lora_rank=35, qk_nope_head_dim=10,
+                        qk_rope_head_dim=6, v_head_dim=7, head_dim=6, moe_topk=3, n_routed_experts=7, zero_expert_num=3,
+                        attention_bias=True, vocab_size=113,
+                        rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1,
+                                             mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32)),
     "glm5-tiny": dict(GLM5, layout="plain"),
     "glm5-odd": dict(GLM5, hidden_size=37, num_hidden_layers=5, num_attention_heads=5, num_key_value_heads=5,
                      kv_lora_rank=22, q_lora_rank=19, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=13,
@@ -388,6 +286,7 @@ VARIANTS = {
     "qwen3moe-int4": dict(QWEN3, coded="int4_rows", int4_group=32, hidden_size=96, moe_intermediate_size=64,
                           num_attention_heads=4, head_dim=16, num_experts=4, num_experts_per_tok=2),
     "mixtral-gptq": dict(MIXTRAL, coded="int4_columns", int4_group=64, hidden_size=72, intermediate_size=136),
+    "mixtral-gptqact": dict(MIXTRAL, coded="uint4_act", int4_group=32, hidden_size=72, intermediate_size=40),
     "mixtral-gptqzero": dict(MIXTRAL, coded="uint4_columns", int4_group=64, hidden_size=72, intermediate_size=40),
     "mixtral-nvfp4ct": dict(MIXTRAL, coded="nvfp4_rows", hidden_size=80, intermediate_size=48),
     "qwen3moe-awq": dict(QWEN3, coded="awq", int4_group=32, hidden_size=64, moe_intermediate_size=32, num_experts=4,
@@ -581,11 +480,6 @@ VARIANTS = {
     "deepseek2-q8_0": dict(DEEPSEEK2, coded="q8_0", gguf=dict(old_mla=True), hidden_size=64, intermediate_size=96,
                            moe_intermediate_size=32, kv_lora_rank=32, qk_nope_head_dim=24, v_head_dim=16),
     "gemma4-q8_0": dict(GEMMA4, layout="plain", coded="q8_0", intermediate_size=64, moe_intermediate_size=32),
-    "nemotronh-q8_0": dict(NEMOTRON, layout="plain", coded="q8_0", intermediate_size=64, moe_intermediate_size=32,
-                           moe_shared_expert_intermediate_size=32),
-    "kimilinear-q8_0": dict(KIMI, layout="plain", coded="q8_0", gguf=dict(old_mla=True), intermediate_size=64,
-                            moe_intermediate_size=32, kv_lora_rank=32, v_head_dim=16, linear_head_dim=32),
-    "jamba-q8_0": dict(JAMBA, layout="plain", coded="q8_0", intermediate_size=32, mamba_dt_rank=32),
     "qwen2moe-k": dict(QWEN2, coded="k", hidden_size=256, moe_intermediate_size=256, intermediate_size=256,
                        shared_expert_intermediate_size=256, num_experts=4, num_experts_per_tok=2),
 }

@@ -167,7 +167,7 @@ def write_files(folder, seed, files):
 DISTRIBUTIONS = (
     (r"post_feedforward_layernorm\.weight$", 3.0, 0.6, None),    # Gemma 4 multiplies its embedding by sqrt(inputs)
     (r"norm\w*\.weight$", 1.0, 0.2, None),
-    (r"moe_statics", 0.0, 0.03, None),
+    (r"moe_statics|mlp\.router\.e_score", 0.0, 0.03, None),    # of softmax scores
     (r"correction_bias$|expert_bias$", 0.0, 0.1, None),
     (r"bias$|\.sinks$|softmax_offset$", 0.0, 0.3, None),
     (r"embed_tokens|wte", 0.0, 0.4, None),

@@ -1,5 +1,6 @@
 #include "penstock/base/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string>
@@ -101,6 +102,47 @@ class StrictHandler : public JsonHandler {
   absl::Status status_;
 };
 
+// A document with Python's words for numbers as strings. Each quote that was added shifts what follows by a byte.
+struct QuotedWords {
+  std::string text;
+  std::vector<size_t> quotes;  // their places in `text`, in increasing order
+
+  // Returns the place that a byte of `text` had before.
+  size_t PlaceBefore(size_t offset) const {
+    return offset - static_cast<size_t>(std::ranges::lower_bound(quotes, offset) - quotes.begin());
+  }
+};
+
+// Returns the word at this place of a document if it is a value, which a colon does not follow; or nothing.
+std::string_view PythonWordAt(std::string_view text, size_t begin) {
+  for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+    if (!text.substr(begin).starts_with(word)) continue;
+    const size_t next = text.find_first_not_of(" \t\r\n", begin + word.size());
+    return next != std::string_view::npos && text[next] == ':' ? std::string_view() : word;
+  }
+  return {};
+}
+
+QuotedWords QuotePythonWords(std::string_view text) {
+  QuotedWords quoted;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    const std::string_view word = in_string ? std::string_view() : PythonWordAt(text, i);
+    if (!word.empty()) {
+      quoted.quotes.push_back(quoted.text.size());
+      quoted.quotes.push_back(quoted.text.size() + 1 + word.size());
+      quoted.text.append("\"").append(word).append("\"");
+      i += word.size();
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    const size_t count = in_string && text[i] == '\\' ? 2 : 1;  // what a backslash precedes ends no string
+    quoted.text.append(text.substr(i, count));
+    i += count;
+  }
+  return quoted;
+}
+
 }  // namespace
 
 std::string JsonPlace(std::string_view text, size_t offset) {
@@ -120,6 +162,12 @@ absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const 
   options.max_depth = static_cast<std::size_t>(limits.max_depth);
   if (text.empty()) return MakeError(fault, "line 1, column 1: expected a JSON value, found nothing");
   json::basic_parser<StrictHandler> parser(options, fault);
+  if (limits.takes_python_words) {
+    const QuotedWords quoted = QuotePythonWords(text);
+    PENSTOCK_RETURN_IF_ERROR(RunJsonParser(
+        parser, quoted.text, fault, [&](std::size_t offset) { return JsonPlace(text, quoted.PlaceBefore(offset)); }));
+    return parser.handler().Release();
+  }
   PENSTOCK_RETURN_IF_ERROR(
       RunJsonParser(parser, text, fault, [text](std::size_t offset) { return JsonPlace(text, offset); }));
   return parser.handler().Release();

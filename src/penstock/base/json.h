@@ -15,7 +15,11 @@ namespace json = boost::json;
 
 struct JsonLimits {
   int max_depth = kMaxJsonDepth;
+  // Takes the values Infinity, -Infinity and NaN, which Python's json writes. They become strings, so whoever needs a
+  // number refuses them.
+  bool takes_python_words = false;
 };
+inline constexpr JsonLimits kPythonJson = {.takes_python_words = true};  // for configs of models
 
 // Parses one JSON document. Refuses trailing bytes, a byte-order mark, comments, NaN, numbers beyond double, and
 // duplicate keys. Errors carry `fault` and read "line 3, column 7: ...".

@@ -79,7 +79,39 @@ absl::StatusOr<ReadScales> ReadScales::Of(std::span<const OpenedFile> files, con
   if (scales.extra != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(read_part(scales.extra->file_idx, scales.extra->extent, read.extra_));
   }
+  if (scales.groups != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(read_part(scales.groups->file_idx, scales.groups->extent, read.groups_));
+    PENSTOCK_RETURN_IF_ERROR(CheckGroups(tensor, read.groups_.data()));
+  }
   return read;
+}
+
+absl::Status CheckGroups(const TensorInfo& tensor, const std::byte* groups) {
+  const int64_t inputs = tensor.shape.back(), group = tensor.scales->group(inputs);
+  const auto num_groups = static_cast<uint32_t>((inputs + group - 1) / group);
+  for (int64_t i = 0; i < inputs; ++i) {
+    const uint32_t found = LoadWord(groups + static_cast<uint64_t>(i) * kWordBytes);
+    if (found < num_groups) continue;
+    return ModelError("{}: input {} has group {}, expected 0 to {}", tensor.scales->groups->name, i,
+                      static_cast<int32_t>(found), num_groups - 1);
+  }
+  return absl::OkStatus();
+}
+
+void DequantiseGroups(const Scales& scales, const CodedMatrix& matrix, std::span<const std::byte> codes,
+                      const ScaleBytes& bytes, int64_t stored_row, std::span<float> target) {
+  const int64_t group = scales.group(matrix.inputs);
+  const auto num_groups = static_cast<size_t>((matrix.inputs + group - 1) / group);
+  const bool has_bytes = scales.format == WeightFormat::kQ8_0;
+  std::vector<float> floats(num_groups);
+  std::vector<uint8_t> zeros(num_groups, has_bytes ? 128 : 8);
+  ReadScaleRow(scales, matrix.num_rows, bytes.scales, stored_row, floats);
+  if (scales.format == WeightFormat::kU4) ReadZeroRow(scales, matrix.num_rows, bytes.extra, stored_row, zeros);
+  for (size_t i = 0; i < target.size(); ++i) {
+    const uint32_t own = LoadWord(bytes.groups + i * kWordBytes);
+    const int code = std::to_integer<int>(codes[has_bytes ? i : i / 2]) >> (has_bytes || i % 2 == 0 ? 0 : 4);
+    target[i] = static_cast<float>((has_bytes ? code : code & 15) - zeros[own]) * floats[own];
+  }
 }
 
 void MakeCodedRow(const Scales& scales, const CodedMatrix& matrix, std::span<const std::byte> codes,

@@ -68,6 +68,9 @@ struct Scales {
   // The other tensor that codes need. kU4: words of the zero points of 8 neighbouring rows, ordered as in the codes'
   // words: [words, groups] for kRows, [groups, words] otherwise. kNvfp4: the scale of scales, one f32. Null: none.
   const TensorInfo* extra = nullptr;
+  // The group of each input, i32 [inputs], where neighbours need not share a scale (GPTQ's desc_act). No block holds
+  // such codes, so they become f32. Null: each `group` neighbours share one.
+  const TensorInfo* groups = nullptr;
 
   static constexpr int64_t kGroupUnit = 16;
   // Returns how many inputs share a scale.

@@ -108,6 +108,11 @@ void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const ScaleB
 void DequantiseStored(const TensorInfo& tensor, const std::byte* stored, const ScaleBytes& scales, int64_t stored_row,
                       std::span<float> target) {
   if (tensor.packed.has_value()) return DequantiseRow(*tensor.packed, stored, target);
+  if (tensor.scales->groups != nullptr) {
+    const int64_t num_rows = tensor.places->stored_rows, inputs = RowElements(tensor);
+    return DequantiseGroups(*tensor.scales, {num_rows, inputs}, {stored, BytesOf(tensor, inputs)}, scales, stored_row,
+                            target);
+  }
   std::vector<std::byte> blocks(BlockRowBytes(tensor.scales->format, std::ssize(target)));
   MakeBlockRow(tensor, stored, scales, stored_row, blocks.data());
   DequantiseRow(tensor.scales->format, blocks.data(), target);
@@ -168,6 +173,7 @@ uint64_t RowBytes(const TensorInfo& tensor) {
 uint64_t StoredBytes(const TensorInfo& tensor) {
   uint64_t of_scales = tensor.scales.has_value() ? tensor.scales->extent.size_bytes : 0;
   if (of_scales > 0 && tensor.scales->extra != nullptr) of_scales += tensor.scales->extra->extent.size_bytes;
+  if (of_scales > 0 && tensor.scales->groups != nullptr) of_scales += tensor.scales->groups->extent.size_bytes;
   if (!tensor.places.has_value()) return tensor.extent.size_bytes + of_scales;
   const uint64_t rows = static_cast<uint64_t>(NumRows(tensor));
   const auto all_rows = static_cast<uint64_t>(std::max(1, tensor.places->stored_rows));
@@ -246,6 +252,10 @@ void PackRows(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes&
               WeightFormat format, std::byte* block_rows, std::byte* panel) {
   const int64_t elements = RowElements(tensor);
   if (tensor.as_floats) return PackPanel(Dtype::kF32, rows, count, elements, format, panel);
+  if (tensor.scales.has_value() && tensor.scales->groups != nullptr) {
+    RowsToFloats(tensor, rows, scales, first, count, reinterpret_cast<float*>(block_rows));
+    return PackPanel(Dtype::kF32, block_rows, count, elements, format, panel);
+  }
   if (IsFloat(format)) return PackPanel(tensor.dtype, rows, count, elements, format, panel);
   if (tensor.packed.has_value()) return InterleaveBlocks(format, rows, count, elements, panel);
   MakeBlockRows(tensor, rows, scales, first, count, block_rows);

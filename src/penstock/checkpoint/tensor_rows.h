@@ -48,7 +48,7 @@ void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const ScaleB
                    int64_t count, std::byte* target);
 
 // Makes a panel of `format` from the same rows. `block_rows` has room for 32 rows of blocks where the tensor has
-// scales; otherwise it is not used.
+// scales, or of floats where they have groups; otherwise it is not used.
 void PackRows(const TensorInfo& tensor, const std::byte* rows, const ScaleBytes& scales, int64_t first, int64_t count,
               WeightFormat format, std::byte* block_rows, std::byte* panel);
 

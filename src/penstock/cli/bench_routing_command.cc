@@ -402,7 +402,7 @@ class RoutingBench {
     std::string text = fmt::format(
         "\n{:.0f}%: room for {} of {} experts; Belady's cache would hit {:.1f}% of {} uses\n"
         "{:<11}{:<13}{:>9}{:>16}{:>13}{:>24}{:>24}\n",
-        100 * room.share, room.num_slots, model_.config().num_experts * model_.config().num_moe_layers(),
+        100 * room.share, room.num_slots, model_.config().num_stored_experts() * model_.config().num_moe_layers(),
         100 * Share(room.belady_hits, num_wanted), num_wanted, "eviction", "predictor", "hits", "ahead, used", "moved",
         "predicted stall, saved", "measured stall, saved");
     const auto stall = [](double seconds, double without_s, double resident_s) {

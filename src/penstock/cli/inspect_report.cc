@@ -319,8 +319,10 @@ json::object InspectReport(const DescribedModel& described) {
                          {"recurrent_kind", c.recurrent.is_on() ? RecurrentKindName(c.recurrent.kind) : "none"},
                          {"state_bytes_per_sequence", RecurrentState::Bytes(c)},
                          {"num_experts", c.num_experts},
+                         {"num_identity_experts", c.num_identity_experts},
                          {"num_topk", c.num_topk},
                          {"expert_dim", c.expert_dim},
+                         {"latent_dim", c.latent_dim},
                          {"shared_ffn_dim", c.shared_ffn_dim},
                          {"max_positions", c.max_positions},
                          {"sliding_window", c.sliding_window},
@@ -330,7 +332,7 @@ json::object InspectReport(const DescribedModel& described) {
                          {"expert_bytes", expert_bytes},
                          {"dense_bytes", known_bytes - expert_bytes},
                          {"unused_bytes", total_bytes > known_bytes ? total_bytes - known_bytes : 0}};
-  const int64_t num_experts = c.num_moe_layers() * c.num_experts;
+  const int64_t num_experts = c.num_moe_layers() * c.num_stored_experts();
   report["bytes_per_expert"] = num_experts > 0 ? expert_bytes / static_cast<uint64_t>(num_experts) : 0;
   report["kinds"] = std::move(kinds);
   report["layers"] = LayersOf(weights);
@@ -504,6 +506,21 @@ std::string FolderRows(const json::object& d) {
                    has_template ? "yes" : Printable(std::string(d.at("chat_template_missing").get_string())));
 }
 
+// Returns what the layers' experts are.
+std::string ExpertsText(const json::object& d) {
+  const auto number = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
+  std::string text = fmt::format("{} per layer, top-{}, expert_dim {}, {} each", number("num_experts"),
+                                 number("num_topk"), number("expert_dim"), Bytes(d.at("bytes_per_expert")));
+  if (const int64_t count = number("num_identity_experts"); count > 0) {
+    text += fmt::format("; {} of them return their input and have no weights", count);
+  }
+  if (const int64_t dim = number("latent_dim"); dim > 0) text += fmt::format("; their rows have {} values", dim);
+  if (const int64_t dim = number("shared_ffn_dim"); dim > 0) {
+    text += fmt::format("; {} columns beside them for all tokens", dim);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string InspectTable(const json::object& d) {
@@ -527,11 +544,7 @@ std::string InspectTable(const json::object& d) {
                                 : fmt::format("{} heads, {}", number("num_heads"), HeadsText(d));
   row("attention", fmt::format("{}; KV cache {} a token in f32", heads, Bytes(d.at("kv_bytes_per_position"))));
   for (const auto& [name, value] : RuleRows(d)) row(name, value);
-  row("experts", fmt::format("{} per layer, top-{}, expert_dim {}, {} each{}", number("num_experts"),
-                             number("num_topk"), number("expert_dim"), Bytes(d.at("bytes_per_expert")),
-                             number("shared_ffn_dim") > 0
-                                 ? fmt::format("; {} columns beside them for all tokens", number("shared_ffn_dim"))
-                                 : ""));
+  row("experts", ExpertsText(d));
   row("vocabulary", fmt::format("{} tokens, {} positions", number("vocab_size"), number("max_positions")));
   if (has_folder) out += FolderRows(d);
   row("total", has_folder ? fmt::format("{} in {} tensors, {} files", Bytes(d.at("total_bytes")), number("tensors"),

@@ -331,7 +331,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .micro_batches = std::move(micro_batches),
              .row_status = row_statuses,
              .rows_at_once = host_.activations.dims.max_logit_rows,
-             .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.model_dim),
+             .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.expert_row_dim()),
              .predict_lane = predict_lane_,
              .looks_ahead = NeedsGates(schedule_options_) || recorders_->records_scores(),
              .wants_scores = NeedsScores(schedule_options_) || recorders_->records_scores(),

@@ -21,8 +21,8 @@ void ForEachSite(const ModelConfig& config, const Visit& visit) {
       visit(layer_idx, InputSite::kAttended, 1, config.attended_dim(layer_idx));
     }
     if (config.layer_has_experts[layer_idx]) {
-      visit(layer_idx, InputSite::kExperts, config.num_experts, config.model_dim);
-      visit(layer_idx, InputSite::kExpertsHidden, config.num_experts, config.expert_dim);
+      visit(layer_idx, InputSite::kExperts, config.num_stored_experts(), config.expert_row_dim());
+      visit(layer_idx, InputSite::kExpertsHidden, config.num_stored_experts(), config.expert_dim);
       if (config.shared_ffn_dim == 0) continue;
       visit(layer_idx, InputSite::kSharedFfn, 1, config.model_dim);
       visit(layer_idx, InputSite::kSharedHidden, 1, config.shared_ffn_dim);

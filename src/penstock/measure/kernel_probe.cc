@@ -96,6 +96,8 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   if (probe.config.num_moe_layers() == 0) config.expert_dim = config.dense_ffn_dim;
   config.num_topk = 1;
   config.num_experts = 1;
+  config.num_identity_experts = 0;
+  config.defers_experts = false;
   config.expert_bias = false;
   const ModelCost cost(config, {.ffn = weights});
   config.num_experts =

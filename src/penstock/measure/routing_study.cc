@@ -130,7 +130,7 @@ absl::StatusOr<EngineOptions> OptionsWithRoom(EngineOptions options, const Engin
   for (int i = 0; i < kMaxPlans; ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(options, model, room));
     const MemoryPlan& memory = plan.policy.plan;
-    const int64_t min = MinStreamingSlots(plan.policy.schedule.kind, model.config.num_experts);
+    const int64_t min = MinStreamingSlots(plan.policy.schedule.kind, model.config.num_stored_experts());
     const int64_t num_slots = std::clamp<int64_t>(std::llround(share * static_cast<double>(memory.num_experts_total)),
                                                   min, memory.num_experts_total);
     if (i > 0 && num_slots == (has_device ? memory.device.num_expert_slots : memory.num_expert_slots)) break;

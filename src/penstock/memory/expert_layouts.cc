@@ -84,6 +84,7 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, Com
     const Scales& scales = *matrix.tensor->scales;
     matrix.scales_offset = read_scales(scales.file_idx, scales.extent);
     if (scales.extra != nullptr) matrix.extra_offset = read_scales(scales.extra->file_idx, scales.extra->extent);
+    if (scales.groups != nullptr) matrix.groups_offset = read_scales(scales.groups->file_idx, scales.groups->extent);
   }
   outgrowth = RoundUp(has_places ? packed_end : outgrowth, kPageBytes);
   for (ReadLayout& read : layout.reads) read.slot_offset += outgrowth;
@@ -91,14 +92,13 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, Com
     matrix.raw_offset += outgrowth;
     matrix.scales_offset += outgrowth;
     matrix.extra_offset += outgrowth;
+    matrix.groups_offset += outgrowth;
     if (IsReady(*matrix.tensor)) matrix.packed_offset = matrix.raw_offset;
   }
   layout.finished.offset_bytes = layout.matrices[0].packed_offset;
   for (const MatrixLayout& matrix : layout.matrices) {
-    const TensorInfo& tensor = *matrix.tensor;
-    layout.finished.size_bytes =
-        std::max(layout.finished.size_bytes, matrix.packed_offset - layout.finished.offset_bytes +
-                                                 PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]));
+    const uint64_t end = matrix.packed_offset + PanelsBytes(*matrix.tensor, matrix.format);
+    layout.finished.size_bytes = std::max(layout.finished.size_bytes, end - layout.finished.offset_bytes);
   }
   const ReadLayout& last = layout.reads.back();
   layout.slot_bytes =
@@ -288,7 +288,7 @@ int64_t ExpertLayouts::max_experts_of_layer() const {
 }
 
 uint64_t ExpertLayouts::memory_bytes() const {
-  // At worst three reads of matrices, six of scales and what else codes need, and unused vector capacity.
+  // At worst three reads of matrices, nine of scales and what else codes need, and unused vector capacity.
   uint64_t of_pieces = 0;
   for (const ExpertLayout& layout : experts_) {
     if (!layout.is_cut) continue;
@@ -371,7 +371,8 @@ void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<
   for (int64_t col = 0; col < num_cols; col += kPanelCols) {
     const int64_t count = std::min(kPanelCols, num_cols - col);
     GatherRows(tensor, raw, col, count, scratch.data());
-    PackRows(tensor, scratch.data(), {slot + matrix.scales_offset, slot + matrix.extra_offset}, col, count,
+    PackRows(tensor, scratch.data(),
+             {slot + matrix.scales_offset, slot + matrix.extra_offset, slot + matrix.groups_offset}, col, count,
              matrix.format, scratch.data() + kPanelCols * RowBytes(tensor), packed);
     packed += PanelBytes(matrix.format, inner_dim);
   }
@@ -403,6 +404,10 @@ absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* s
       continue;
     }
     PENSTOCK_RETURN_IF_ERROR(Verify(*matrix.tensor, slot + matrix.raw_offset));
+    const std::optional<Scales>& scales = matrix.tensor->scales;
+    if (scales.has_value() && scales->groups != nullptr) {
+      PENSTOCK_RETURN_IF_ERROR(CheckGroups(*matrix.tensor, slot + matrix.groups_offset));
+    }
     if (!IsReady(*matrix.tensor)) Pack(matrix, slot, scratch);
   }
   return absl::OkStatus();

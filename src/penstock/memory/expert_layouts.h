@@ -46,7 +46,10 @@ class ExpertLayouts {
   // Returns the key of the first expert of a layer on this rank; the others follow.
   ExpertKey FirstKeyOf(int64_t layer_idx) const { return first_key_of_layer_[layer_idx]; }
   // Returns whether a layer's expert is one of this rank's. REQUIRES: the layer has experts.
-  bool is_here(int64_t layer_idx, int64_t expert_idx) const { return KeyOf(layer_idx, expert_idx) != kNoExpert; }
+  // Identity experts, which follow the others, are nowhere.
+  bool is_here(int64_t layer_idx, int64_t expert_idx) const {
+    return expert_idx < std::ssize(key_of_[layer_idx]) && KeyOf(layer_idx, expert_idx) != kNoExpert;
+  }
   // Returns the values of this rank's experts among those of all experts of a layer.
   template <typename T>
   std::vector<T> ValuesHere(int64_t layer_idx, std::span<const T> values) const {
@@ -107,6 +110,7 @@ class ExpertLayouts {
     uint64_t raw_offset = 0;
     uint64_t scales_offset = 0;
     uint64_t extra_offset = 0;
+    uint64_t groups_offset = 0;
     uint64_t packed_offset = 0;
     // If ranks cut the experts: parts of panels, which move together after their arrival. Empty: there is nothing to
     // move.

@@ -67,19 +67,22 @@ CodedWeights ReadAwq(ConfigReader& config) {
   return {.kind = Kind::kAwq, .format = WeightFormat::kU4, .group = IntGroup(config)};
 }
 
-// Inputs may be in another order (desc_act) where this only chooses the codes, not which inputs share a scale.
+// Inputs may be in another order (desc_act). With static groups or one group this only chooses the codes; otherwise it
+// also chooses which inputs share a scale.
 CodedWeights ReadGptq(ConfigReader& config) {
   const bool is_symmetric = config.BoolOr("sym", true);
   const WeightFormat format = IntFormat(config, "bits", "sym", is_symmetric);
   const int64_t group = IntGroup(config);
-  if (group != 0 && config.BoolOr("desc_act", false) && !config.BoolOr("static_groups", false)) {
-    config.Fail("desc_act", "false (or static_groups, or group_size -1)", "true");
-  }
+  const bool has_groups = group != 0 && config.BoolOr("desc_act", false) && !config.BoolOr("static_groups", false);
   const std::string layout = config.StringOr("checkpoint_format", config.StringOr("format", "gptq"));
   if (layout != "gptq" && layout != "gptq_v2") {
     config.Fail("checkpoint_format", "'gptq' or 'gptq_v2'", fmt::format("'{}'", layout));
   }
-  return {.kind = Kind::kIntColumns, .format = format, .group = group, .zeros_are_less_1 = layout == "gptq"};
+  return {.kind = Kind::kIntColumns,
+          .format = format,
+          .group = group,
+          .zeros_are_less_1 = layout == "gptq",
+          .has_groups = has_groups};
 }
 
 CodedWeights ReadAutoRound(ConfigReader& config) {
@@ -223,7 +226,7 @@ CodedWeights ReadCodedWeights(ConfigReader& reader) {
 }
 
 absl::StatusOr<CodedWeights> ParseModeloptFile(std::string_view text) {
-  const auto parsed = ParseJson(text, Fault::kModel);
+  const auto parsed = ParseJson(text, Fault::kModel, kPythonJson);
   if (!parsed.ok()) return Annotate(parsed.status(), kModeloptFile);
   const json::value* found = parsed->is_object() ? parsed->get_object().if_contains("quantization") : nullptr;
   if (found == nullptr || !found->is_object()) {

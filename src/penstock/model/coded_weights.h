@@ -33,6 +33,7 @@ struct CodedWeights {
   int64_t block_rows = 1;         // outputs that share a scale; 0: all
   int64_t group = 0;              // inputs that share a scale; 0: all
   bool zeros_are_less_1 = false;  // the file has zero points less 1
+  bool has_groups = false;        // kIntColumns: BASE.g_idx has each input's group (desc_act)
 
   bool is_int() const { return kind >= Kind::kIntRows; }
   // Says whether the codes are stored under the weight's own name.

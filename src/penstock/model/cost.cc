@@ -70,10 +70,11 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
 }
 
 ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
-    : model_dim_(config.model_dim),
+    : expert_row_dim_(config.expert_row_dim()),
       vocab_size_(config.vocab_size),
       num_topk_(config.num_topk),
-      num_experts_(config.num_experts) {
+      num_experts_(config.num_experts),
+      num_stored_experts_(config.num_stored_experts()) {
   const int64_t dim = config.model_dim;
   // Models are also described without layers, to measure operations.
   for (int64_t layer_idx = 0; layer_idx < std::max<int64_t>(1, config.num_layers); ++layer_idx) {
@@ -99,14 +100,16 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
   }
   router_.Add(WeightFormat::kF32, config.num_experts, dim);
   router_.Add(WeightFormat::kF32, config.shared_gate ? 1 : 0, dim);
-  const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim) {
-    if (config.is_gated) ffn.Add(formats.ffn, ffn_dim, dim);
-    ffn.Add(formats.ffn, ffn_dim, dim);
-    ffn.Add(formats.ffn, dim, ffn_dim);
+  latent_in_.Add(formats.ffn, config.latent_dim, dim);
+  latent_out_.Add(formats.ffn, dim, config.latent_dim);
+  const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim, int64_t row_dim) {
+    if (config.is_gated) ffn.Add(formats.ffn, ffn_dim, row_dim);
+    ffn.Add(formats.ffn, ffn_dim, row_dim);
+    ffn.Add(formats.ffn, row_dim, ffn_dim);
   };
-  add_ffn(expert_, config.expert_dim);
-  add_ffn(dense_ffn_, config.dense_ffn_dim);
-  add_ffn(shared_ffn_, config.shared_ffn_dim);
+  add_ffn(expert_, config.expert_dim, config.expert_row_dim());
+  add_ffn(dense_ffn_, config.dense_ffn_dim, dim);
+  add_ffn(shared_ffn_, config.shared_ffn_dim, dim);
   lm_head_.Add(formats.lm_head, config.vocab_size, dim);
 }
 
@@ -168,11 +171,16 @@ OperationCost ModelCost::ExpertsOfUniformRouting(int64_t num_rows) const {
   if (num_experts_ == 0) return {};
   const auto num_experts = static_cast<double>(num_experts_);
   const double unused = std::pow(1 - static_cast<double>(num_topk_) / num_experts, static_cast<double>(num_rows));
-  return {2 * expert_.values * static_cast<double>(num_rows * num_topk_),
-          static_cast<uint64_t>(num_experts * (1 - unused) * static_cast<double>(expert_.bytes))};
+  const auto num_stored = static_cast<double>(num_stored_experts_);
+  return {2 * expert_.values * static_cast<double>(num_rows * num_topk_) * (num_stored / num_experts),
+          static_cast<uint64_t>(num_stored * (1 - unused) * static_cast<double>(expert_.bytes))};
 }
 
-OperationCost ModelCost::Route(int64_t num_rows) const { return Product(router_, num_rows); }
+OperationCost ModelCost::Route(int64_t num_rows) const {
+  OperationCost cost = Product(router_, num_rows);
+  cost += Product(latent_in_, num_rows);
+  return cost;
+}
 
 OperationCost ModelCost::Expert(int64_t num_rows) const { return Product(expert_, num_rows); }
 
@@ -181,8 +189,10 @@ OperationCost ModelCost::DenseFfn(int64_t num_rows) const { return Product(dense
 OperationCost ModelCost::SharedFfn(int64_t num_rows) const { return Product(shared_ffn_, num_rows); }
 
 OperationCost ModelCost::Combine(int64_t num_rows) const {
-  const double values = static_cast<double>(num_rows * num_topk_) * static_cast<double>(model_dim_);
-  return {2 * values, static_cast<uint64_t>(4 * values)};
+  const double values = static_cast<double>(num_rows * num_topk_) * static_cast<double>(expert_row_dim_);
+  OperationCost cost = {2 * values, static_cast<uint64_t>(4 * values)};
+  cost += Product(latent_out_, num_rows);
+  return cost;
 }
 
 OperationCost ModelCost::Draw(int64_t num_rows) const {

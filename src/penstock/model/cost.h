@@ -74,11 +74,12 @@ class ModelCost {
   OperationCost Route(int64_t num_rows) const;
   // One expert, for the rows that chose it.
   OperationCost Expert(int64_t num_rows) const;
-  // All experts of a layer, when every row chooses at random: E (1 - (1 - k/E)^m) of them are read (EPS-MoE).
+  // All experts of a layer, when every row chooses at random: of S that have weights, S (1 - (1 - k/E)^m) are read
+  // (EPS-MoE).
   OperationCost ExpertsOfUniformRouting(int64_t num_rows) const;
   OperationCost DenseFfn(int64_t num_rows) const;
   OperationCost SharedFfn(int64_t num_rows) const;
-  // Adds up the experts' outputs of each row.
+  // Adds up the experts' outputs of each row. Route() and Combine() include the projections to experts and back.
   OperationCost Combine(int64_t num_rows) const;
   OperationCost Logits(int64_t num_rows) const;
   // Draws a token from each row of logits. (The largest logit alone is found in a tenth of the time.)
@@ -106,16 +107,17 @@ class ModelCost {
     return {2 * matrices.values * static_cast<double>(num_rows), matrices.bytes};
   }
 
-  int64_t model_dim_;
+  int64_t expert_row_dim_;
   int64_t vocab_size_;
   int64_t num_topk_;
-  int64_t num_experts_;
+  int64_t num_experts_, num_stored_experts_;
   int64_t index_topk_ = 0;                 // 0: rows see all positions
   int64_t index_dim_ = 0;                  // of all index heads
   uint64_t index_bytes_ = 0;               // of an index key
   double state_values_ = 0;                // of a sequence in one recurrent layer
   std::vector<LayerAttention> attention_;  // [num_layers]
   Matrices index_, cross_q_, cross_kv_, cross_out_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
+  Matrices latent_in_, latent_out_;
 };
 
 }  // namespace penstock

@@ -16,7 +16,8 @@ namespace penstock {
 struct Gguf;
 
 // Where a family's checkpoints store a weight that they do not store under our name (weight_map.h). Names of layers'
-// weights are relative to the layer; `{expert}` stands for the expert's index.
+// weights are relative to the layer; `{expert}` stands for the expert's index, and `{part}` for the layer's place among
+// those that share its number (Family::layers_of_number).
 //
 // Several weights with one stored name are the rows of one tensor, in the order of the list. An expert's weight whose
 // stored name has no `{expert}` lies in one tensor with those of all experts, one expert after another.
@@ -81,6 +82,7 @@ struct Family {
   std::span<const FieldName> field_names = {};
 
   std::string_view layer_prefix = "model.layers.{layer}.";
+  int64_t layers_of_number = 1;  // how many layers share a number in the names of weights
   std::span<const StoredName> stored_names = {};
 
   // For an encoder-decoder model: the same for the encoder's layers, whose numbers begin at 0, like the decoder's.
@@ -151,6 +153,7 @@ extern const Family kGemma4Text;
 extern const Family kLfm2Moe;
 extern const Family kNemotronH;
 extern const Family kKimiLinear;
+extern const Family kLongcatFlash;
 extern const Family kBailingHybrid;
 extern const Family kJamba;
 extern const Family kMinimax;

@@ -29,7 +29,7 @@ std::vector<TokenId> ReadTokenIds(ConfigReader& reader, std::string_view field, 
 }
 
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, int64_t vocab_size) {
-  auto parsed = ParseJson(text, Fault::kModel);
+  auto parsed = ParseJson(text, Fault::kModel, kPythonJson);
   if (!parsed.ok()) return Annotate(parsed.status(), "generation_config.json");
   if (!parsed->is_object()) {
     return ModelError("generation_config.json: expected an object, found {}", JsonTypeName(*parsed));

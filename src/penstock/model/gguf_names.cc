@@ -61,6 +61,8 @@ constexpr StoredName kNames[] = {
     {"linear_attn.skip", "ssm_d"},
     {"linear_attn.norm.weight", "ssm_norm.weight"},
     {"linear_attn.o_proj.weight", "ssm_out.weight"},
+    {"mlp.latent_in_proj.weight", "ffn_latent_down.weight"},
+    {"mlp.latent_out_proj.weight", "ffn_latent_up.weight"},
     {"mlp.gate.weight", "ffn_gate_inp.weight"},
     {"mlp.gate.bias", "ffn_gate_inp.bias"},
     {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},

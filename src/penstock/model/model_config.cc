@@ -299,7 +299,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
-  auto parsed = ParseJson(config_json, Fault::kModel);
+  auto parsed = ParseJson(config_json, Fault::kModel, kPythonJson);
   if (!parsed.ok()) return Annotate(parsed.status(), "config.json");
   if (!parsed->is_object()) return ModelError("config.json: expected an object, found {}", JsonTypeName(*parsed));
   json::object& object = parsed->get_object();

@@ -39,6 +39,7 @@ struct Mla {
   int64_t rope_dim = 0;
   int64_t value_dim = 0;  // dims of a head's V
   float norm_eps = 1e-6f;
+  float kv_scale = 1;  // factor of the compressed vector behind its norm (LongCat-Flash)
 
   bool is_on() const { return kv_lora_rank > 0; }
 };
@@ -199,7 +200,11 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t num_experts = 0;
   int64_t num_topk = 0;
-  int64_t expert_dim = 0;      // FFN width of one expert
+  int64_t num_identity_experts = 0;  // the last of num_experts: they return their input, and have no weights
+  int64_t expert_dim = 0;            // FFN width of one expert
+  // Experts read and return rows of this width. Projections that they share bring rows there, and back after the sum
+  // (Nemotron-3 Super). 0: experts read and return rows of model_dim.
+  int64_t latent_dim = 0;
   int64_t dense_ffn_dim = 0;   // FFN width of the layers without experts
   int64_t shared_ffn_dim = 0;  // FFN width of the shared experts, which all rows use; 0: none
   int64_t max_positions = 0;
@@ -262,6 +267,9 @@ struct ModelConfig {
   // Snowflake Arctic: after attention, a dense FFN (shared_ffn_dim) with its own norm is applied to the residual. The
   // experts read the layer's input; both outputs are added to the residual.
   bool parallel_experts = false;
+  // Outputs of experts are added behind the FFN of the next layer, which has no experts (LongCat-Flash). The layer's
+  // own dense FFN is its shared_ffn. There are no output norms and no latent_dim.
+  bool defers_experts = false;
   bool parallel_ffn = false;  // FFNs read what attention reads, not the residual after it (Cohere)
   bool input_norms = true;    // false: attention and FFNs read the residual as it is (FlexOlmo)
   OutputNorms output_norms = OutputNorms::kNone;
@@ -351,6 +359,12 @@ struct ModelConfig {
   // Returns the rule of a layer's experts, and of its other FFNs.
   GluRule expert_glu(int64_t layer_idx) const { return Limited(expert_limits, layer_idx); }
   GluRule ffn_glu(int64_t layer_idx) const { return Limited(ffn_limits, layer_idx); }
+  int64_t num_stored_experts() const { return num_experts - num_identity_experts; }
+  bool takes_deferred(int64_t layer_idx) const {
+    return defers_experts && layer_idx > 0 && layer_has_experts[layer_idx - 1];
+  }
+  // Returns the width of the rows that experts read and return.
+  int64_t expert_row_dim() const { return latent_dim > 0 ? latent_dim : model_dim; }
   int64_t rope_of(int64_t layer_idx) const { return layer_rope.empty() ? 0 : layer_rope[layer_idx]; }
   // Returns how many of a head's dims rotate in a layer.
   int64_t rotary_dim_of(int64_t layer_idx) const {

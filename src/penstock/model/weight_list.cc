@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "penstock/checkpoint/tensor_rows.h"
+
 namespace penstock {
 
 std::string ReplaceIdx(std::string_view pattern, std::string_view placeholder, int64_t idx) {
@@ -248,25 +250,29 @@ class LayerMapper {
     }
     if (c.router_norm) layer.router_norm = Norm("mlp.gate.norm.weight", c.model_dim);
     if (c.expert_scales) layer.expert_scales = Vector("mlp.expert_scales", c.num_experts);
+    if (c.latent_dim > 0) {
+      layer.latent_in_proj = Matrix("mlp.latent_in_proj.weight", c.latent_dim, c.model_dim);
+      layer.latent_out_proj = Matrix("mlp.latent_out_proj.weight", c.model_dim, c.latent_dim);
+    }
     if (c.expert_bias) {
       layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
       layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);
-      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.model_dim);
+      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.expert_row_dim());
     }
-    layer.experts.reserve(c.num_experts);
-    for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
+    layer.experts.reserve(c.num_stored_experts());
+    for (int64_t expert_idx = 0; expert_idx < c.num_stored_experts() && !source_->hopeless(); ++expert_idx) {
       layer.experts.push_back({Ffn("mlp.experts.{expert}.", c.expert_dim, expert_idx)});
     }
   }
 
   FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim, int64_t expert_idx = -1) const {
-    const int64_t model_dim = config_->model_dim;
+    const int64_t row_dim = expert_idx < 0 ? config_->model_dim : config_->expert_row_dim();
     const auto matrix = [&](const char* name, int64_t num_cols, int64_t inner_dim) {
       return Take(prefix + name, {num_cols, inner_dim}, WeightUse::kMatrix, expert_idx);
     };
-    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, model_dim) : nullptr,
-            .up_proj = matrix("up_proj.weight", ffn_dim, model_dim),
-            .down_proj = matrix("down_proj.weight", model_dim, ffn_dim)};
+    return {.gate_proj = config_->is_gated ? matrix("gate_proj.weight", ffn_dim, row_dim) : nullptr,
+            .up_proj = matrix("up_proj.weight", ffn_dim, row_dim),
+            .down_proj = matrix("down_proj.weight", row_dim, ffn_dim)};
   }
 
   TensorSource* source_;
@@ -301,6 +307,52 @@ void TakeWeights(TensorSource& source, const ModelConfig& config, WeightMap& map
   for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
     map.layers.push_back(LayerMapper(source, config, layer_idx).Map());
   }
+}
+
+namespace {
+
+// Makes the requested tensors, one after another in one file.
+class Describer : public TensorSource {
+ public:
+  Describer(WeightFormat format, std::deque<TensorInfo>& tensors) : format_(format), tensors_(&tensors) {}
+
+  const TensorInfo* Take(const Weight& weight) override {
+    TensorInfo tensor{.name = weight.FullName(), .dtype = Dtype::kBF16, .shape = weight.shape};
+    if (weight.use == WeightUse::kRouter) tensor.packed = WeightFormat::kBF16;
+    if (weight.use == WeightUse::kMatrix) tensor.packed = format_;
+    // An embedding that is also lm_head keeps its dtype; a separate lm_head is quantised to int8 at most.
+    if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
+      tensor.packed = WeightFormat::kBF16;
+    }
+    if (tensor.name == "lm_head.weight" && IsCodes(format_)) tensor.packed = WeightFormat::kInt8;
+    // Checkpoints of these codes keep lm_head in its dtype; MXFP4 ones keep all weights except experts. No kernel
+    // multiplies MLA's heads in blocks.
+    const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4 ||
+                          format_ == WeightFormat::kU4 || format_ == WeightFormat::kNvfp4;
+    const bool stays = tensor.name == "lm_head.weight" || (format_ == WeightFormat::kMxfp4 && weight.expert_idx < 0) ||
+                       weight.shape.size() == 3;
+    if (tensor.packed.has_value() && is_coded && stays) tensor.packed = WeightFormat::kBF16;
+    tensor.extent = {.offset_bytes = end_bytes_,
+                     .size_bytes = tensor.packed.has_value()
+                                       ? PackedStoreBytes(tensor, *tensor.packed)
+                                       : static_cast<uint64_t>(weight.num_elements()) * SizeOf(tensor.dtype)};
+    end_bytes_ += tensor.extent.size_bytes;
+    return &tensors_->emplace_back(std::move(tensor));
+  }
+
+ private:
+  WeightFormat format_;
+  std::deque<TensorInfo>* tensors_;
+  uint64_t end_bytes_ = 0;
+};
+
+}  // namespace
+
+WeightMap DescribeWeights(const ModelConfig& config, WeightFormat format) {
+  WeightMap map;
+  Describer describer(format, map.own);
+  TakeWeights(describer, config, map);
+  return map;
 }
 
 }  // namespace penstock

@@ -40,6 +40,7 @@ class Mapper : public TensorSource {
     }
     rules_.assign(family.stored_names.begin(), family.stored_names.end());
     layer_prefix_ = family.layer_prefix;
+    layers_of_number_ = family.layers_of_number;
     encoder_rules_.assign(family.encoder_names.begin(), family.encoder_names.end());
     encoder_prefix_ = family.encoder_prefix;
     for (const std::string_view name : family.ignored_names) Ignore(std::string(name));
@@ -116,7 +117,7 @@ class Mapper : public TensorSource {
       if (taken_.contains(&tensor) || IsNotNeeded(tensor.name) || IsOfMtpLayer(tensor)) continue;
       const auto has_prefix = [&](std::string_view prefix) { return tensor.name.starts_with(prefix); };
       const auto has_suffix = [&](std::string_view suffix) { return tensor.name.ends_with(suffix); };
-      if (std::ranges::any_of(config_->family->ignored_prefixes, has_prefix) || IsOfImageExperts(tensor)) continue;
+      if (std::ranges::any_of(config_->family->ignored_prefixes, has_prefix) || IsOfOtherExperts(tensor)) continue;
       if (std::ranges::any_of(config_->family->ignored_suffixes, has_suffix)) continue;
       if (checkpoint_->format() == Checkpoint::Format::kGguf && IsConfigTensor(tensor.name)) continue;
       Report(fmt::format("{} is not part of such a model", tensor.name));
@@ -147,11 +148,13 @@ class Mapper : public TensorSource {
   }
 
   std::string NameOf(const Weight& weight, const StoredName* rule) const {
-    if (rule == nullptr && (layer_prefix_ == kUsualPrefix || weight.layer_idx < 0)) return weight.FullName();
+    if (weight.layer_idx < 0 && rule == nullptr) return weight.FullName();
     const std::string own = ReplaceIdx(rule == nullptr ? weight.name : rule->stored, "{expert}", weight.expert_idx);
     if (weight.layer_idx < 0) return own;
     if (IsOfEncoder(weight)) return ReplaceIdx(encoder_prefix_, "{layer}", weight.layer_idx) + own;
-    return ReplaceIdx(layer_prefix_, "{layer}", weight.layer_idx - num_encoder_layers()) + own;
+    const int64_t layer_idx = weight.layer_idx - num_encoder_layers();
+    return ReplaceIdx(layer_prefix_, "{layer}", layer_idx / layers_of_number_) +
+           ReplaceIdx(own, "{part}", layer_idx % layers_of_number_);
   }
 
   int64_t num_encoder_layers() const { return encoder_prefix_.empty() ? 0 : config_->encoder.num_layers; }
@@ -168,6 +171,7 @@ class Mapper : public TensorSource {
     std::string scales;
     std::vector<std::string> ignored = {};  // they follow from the config, or from the codes
     std::string extra = {};                 // Scales::extra
+    std::string groups = {};                // Scales::groups
   };
   static CodeNames CodeNamesOf(const std::string& name, const CodedWeights& coded) {
     const std::string_view base = std::string_view(name).substr(0, name.size() - std::min(name.size(), kWeight.size()));
@@ -182,6 +186,8 @@ class Mapper : public TensorSource {
       case CodedWeights::Kind::kIntRows:
         return {name + "_packed", name + "_scale", {name + "_shape"}, name + "_zero_point"};
       case CodedWeights::Kind::kIntColumns:
+        if (coded.has_groups) return {of_base("qweight"), of_base("scales"), {}, of_base("qzeros"), of_base("g_idx")};
+        [[fallthrough]];
       case CodedWeights::Kind::kAwq:
         return {of_base("qweight"), of_base("scales"), {of_base("g_idx")}, of_base("qzeros")};
       case CodedWeights::Kind::kNone:
@@ -306,6 +312,9 @@ class Mapper : public TensorSource {
     } else if (!names.extra.empty()) {
       Ignore(names.extra);
     }
+    if (!names.groups.empty()) scales.groups = FindPart(names.groups, Dtype::kI32);
+    const std::vector<int64_t> of_groups = {inputs};
+    if (scales.groups != nullptr && scales.groups->shape != of_groups) ReportShape(*scales.groups, of_groups);
     tensor->scales = scales;
     known = &own_->emplace_back(*std::move(tensor));
     return known;
@@ -377,7 +386,8 @@ class Mapper : public TensorSource {
       return &tensor;
     }
     // Views the stored tensor as [num_matrices, rows, inputs], whatever its dims are.
-    const int64_t inputs = is_vector ? 1 : weight.shape.back(), num_matrices = is_stacked ? config_->num_experts : 1;
+    const int64_t inputs = is_vector ? 1 : weight.shape.back(),
+                  num_matrices = is_stacked ? config_->num_stored_experts() : 1;
     int64_t num_elements = 1;
     for (const int64_t dim : stored.shape) num_elements *= dim;
     const int64_t stored_rows = num_elements / (inputs * num_matrices), own_rows = weight.shape[0];
@@ -485,15 +495,16 @@ class Mapper : public TensorSource {
     return false;
   }
 
-  bool IsOfImageExperts(const TensorInfo& tensor) const {
-    if (!config_->family->has_experts_of_images) return false;
+  // Says whether no text needs an expert: those of images, and what transformers writes for identity experts.
+  bool IsOfOtherExperts(const TensorInfo& tensor) const {
+    if (!config_->family->has_experts_of_images && config_->num_identity_experts == 0) return false;
     if (tensor.name.ends_with(".mlp.gate.weight_1")) return true;
     constexpr std::string_view kExperts = ".mlp.experts.";
     const size_t begin = tensor.name.find(kExperts);
     int64_t expert_idx = -1;
     if (begin == std::string::npos) return false;
     std::from_chars(tensor.name.data() + begin + kExperts.size(), tensor.name.data() + tensor.name.size(), expert_idx);
-    return expert_idx >= config_->num_experts;
+    return expert_idx >= config_->num_stored_experts();
   }
 
   void ReportShape(const TensorInfo& stored, std::span<const int64_t> expected) {
@@ -513,6 +524,7 @@ class Mapper : public TensorSource {
   std::deque<TensorInfo>* own_;
   std::vector<StoredName> rules_;  // empty: every weight is stored under its own name
   std::string_view layer_prefix_ = kUsualPrefix;
+  int64_t layers_of_number_ = 1;
   std::vector<StoredName> encoder_rules_;
   std::string_view encoder_prefix_;  // empty: layers have one sequence of numbers
   absl::flat_hash_set<const TensorInfo*> taken_;
@@ -521,41 +533,6 @@ class Mapper : public TensorSource {
   std::string listed_;
   int64_t num_faults_ = 0;
   int64_t num_compressed_ = 0;  // matrices of experts
-};
-
-// Makes the requested tensors, one after another in one file.
-class Describer : public TensorSource {
- public:
-  Describer(WeightFormat format, std::deque<TensorInfo>& tensors) : format_(format), tensors_(&tensors) {}
-
-  const TensorInfo* Take(const Weight& weight) override {
-    TensorInfo tensor{.name = weight.FullName(), .dtype = Dtype::kBF16, .shape = weight.shape};
-    if (weight.use == WeightUse::kRouter) tensor.packed = WeightFormat::kBF16;
-    if (weight.use == WeightUse::kMatrix) tensor.packed = format_;
-    // An embedding that is also lm_head keeps its dtype; a separate lm_head is quantised to int8 at most.
-    if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
-      tensor.packed = WeightFormat::kBF16;
-    }
-    if (tensor.name == "lm_head.weight" && IsCodes(format_)) tensor.packed = WeightFormat::kInt8;
-    // Checkpoints of these codes keep lm_head in its dtype; MXFP4 ones keep all weights except experts. No kernel
-    // multiplies MLA's heads in blocks.
-    const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4 ||
-                          format_ == WeightFormat::kU4 || format_ == WeightFormat::kNvfp4;
-    const bool stays = tensor.name == "lm_head.weight" || (format_ == WeightFormat::kMxfp4 && weight.expert_idx < 0) ||
-                       weight.shape.size() == 3;
-    if (tensor.packed.has_value() && is_coded && stays) tensor.packed = WeightFormat::kBF16;
-    tensor.extent = {.offset_bytes = end_bytes_,
-                     .size_bytes = tensor.packed.has_value()
-                                       ? PackedStoreBytes(tensor, *tensor.packed)
-                                       : static_cast<uint64_t>(weight.num_elements()) * SizeOf(tensor.dtype)};
-    end_bytes_ += tensor.extent.size_bytes;
-    return &tensors_->emplace_back(std::move(tensor));
-  }
-
- private:
-  WeightFormat format_;
-  std::deque<TensorInfo>* tensors_;
-  uint64_t end_bytes_ = 0;
 };
 
 }  // namespace
@@ -585,13 +562,6 @@ absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint
     }
   }
   PENSTOCK_RETURN_IF_ERROR(mapper.Finish());
-  return map;
-}
-
-WeightMap DescribeWeights(const ModelConfig& config, WeightFormat format) {
-  WeightMap map;
-  Describer describer(format, map.own);
-  TakeWeights(describer, config, map);
   return map;
 }
 

@@ -19,6 +19,7 @@
 //   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
 //   mlp.gate.norm                                                          .weight
 //   mlp.expert_scales, layer_scale
+//   mlp.latent_in_proj, latent_out_proj                                    .weight
 //   mlp.gate_proj, up_proj, down_proj                                      .weight
 //   mlp.shared_expert.gate_proj, up_proj, down_proj; mlp.shared_expert_gate  .weight
 //   mlp.experts.{expert}.gate_proj, up_proj, down_proj                     .weight
@@ -42,7 +43,7 @@ namespace penstock {
 
 template <class Matrix>
 struct FfnParts {
-  Matrix gate_proj = {};  // [ffn_dim, model_dim]; empty if FFNs are not gated
+  Matrix gate_proj = {};  // [ffn_dim, model_dim]; empty if FFNs are not gated. Experts have expert_row_dim inputs.
   Matrix up_proj = {};    // [ffn_dim, model_dim]
   Matrix down_proj = {};  // [model_dim, ffn_dim]
 };
@@ -110,13 +111,15 @@ struct LayerParts {
   Vector router_selection_bias = {};
   Vector router_norm = {};           // [model_dim], where the router has its own norm
   Vector expert_scales = {};         // [num_experts]
+  Matrix latent_in_proj = {};        // [latent_dim, model_dim]
+  Matrix latent_out_proj = {};       // [model_dim, latent_dim]
   FfnParts<Matrix> dense_ffn = {};   // in a layer without experts
   Vector shared_norm = {};           // [model_dim], where shared_ffn has its own norm
   FfnParts<Matrix> shared_ffn = {};  // used beside the experts
   Matrix shared_gate_proj = {};      // [1, model_dim]
   Vector expert_gate_bias = {};      // [num_experts, expert_dim]
   Vector expert_up_bias = {};        // [num_experts, expert_dim]
-  Vector expert_down_bias = {};      // [num_experts, model_dim]
+  Vector expert_down_bias = {};      // [num_experts, expert_row_dim]
 };
 
 enum class MatrixKind : uint8_t { kAttention, kRouter, kFfn };
@@ -178,6 +181,8 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_vector(a.router_selection_bias, b.router_selection_bias);
   on_vector(a.router_norm, b.router_norm);
   on_vector(a.expert_scales, b.expert_scales);
+  on_matrix(a.latent_in_proj, b.latent_in_proj, MatrixKind::kFfn);
+  on_matrix(a.latent_out_proj, b.latent_out_proj, MatrixKind::kFfn);
   on_vector(a.shared_norm, b.shared_norm);
   on_matrix(a.shared_gate_proj, b.shared_gate_proj, MatrixKind::kRouter);
   on_vector(a.expert_gate_bias, b.expert_gate_bias);
@@ -203,7 +208,7 @@ struct FfnTensors : FfnParts<const TensorInfo*> {
 };
 
 struct LayerTensors : LayerParts<const TensorInfo*, const TensorInfo*> {
-  std::vector<FfnTensors> experts;  // [num_experts]; empty without experts
+  std::vector<FfnTensors> experts;  // [num_stored_experts]; empty without experts
 
   // Visits every existing tensor except those of experts.
   template <class OnVector, class OnMatrix>

@@ -44,7 +44,8 @@ int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
 int64_t GemmInputBytes(const ModelConfig& config, const RowFormats& formats) {
   const Recurrent& recurrent = config.recurrent;
   return std::max(
-      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
+      {kernels::RowBytes(formats.attention, config.model_dim),
+       kernels::RowBytes(formats.ffn, std::max(config.model_dim, config.latent_dim)),
        kernels::RowBytes(formats.attention, std::max({config.attended_dim(), recurrent.values_dim(), recurrent.rank})),
        MlaInputBytes(config, formats.attention), kernels::RowBytes(formats.lm_head, config.model_dim)});
 }
@@ -79,6 +80,16 @@ void VisitIndexer(IndexerRows& a, const ModelConfig& config, const ActivationDim
   visit(a.scratch, dims.num_workers * kernels::IndexScratchFloats(indexer.num_heads, indexer.head_dim));
   visit(a.gathered,
         dims.num_workers * num_pages * KvBlock{KvFormat::kF32, config.head_dim, config.values_in_key()}.bytes());
+}
+
+// Does so for MLA.
+template <typename Visitor>
+void VisitMla(Activations& a, const ModelConfig& config, int64_t num_rows, Visitor&& visit) {
+  const Mla& mla = config.mla;
+  if (!mla.is_on()) return;
+  visit(a.q_compressed, num_rows * mla.q_lora_rank);
+  visit(a.q_heads, num_rows * config.num_heads * (mla.nope_dim + mla.rope_dim));
+  visit(a.value_heads, num_rows * config.num_heads * mla.value_dim);
 }
 
 // Says whether the output of the shared FFN is kept to be normed, alone or with those of experts.
@@ -129,21 +140,19 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   }
   if (dims.part == ActivationDims::Part::kAll) {
     visit(a.normed, rows * config.model_dim);
-    if (const Mla& mla = config.mla; mla.is_on()) {
-      visit(a.q_compressed, rows * mla.q_lora_rank);
-      visit(a.q_heads, rows * config.num_heads * (mla.nope_dim + mla.rope_dim));
-      visit(a.value_heads, rows * config.num_heads * mla.value_dim);
-    }
+    VisitMla(a, config, rows, visit);
     visit(a.attention_gate, rows * config.gate_dim());
     visit(a.layer_input, config.parallel_experts || config.parallel_ffn ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
     visit(a.shared_output, HoldsSharedOutput(config) ? rows * config.model_dim : 0);
     visit(a.topk_weights, num_assignments);
+    visit(a.latent, rows * config.latent_dim);
+    visit(a.deferred, config.num_identity_experts > 0 || config.defers_experts ? rows * config.model_dim : 0);
     visit(a.ahead_scores, rows * config.num_experts);
     visit(a.ahead_weights, num_assignments);
   }
   if (dims.part == ActivationDims::Part::kHost) return;
-  const int64_t input_bytes = kernels::RowBytes(formats.ffn, config.model_dim);
+  const int64_t row_dim = config.expert_row_dim(), input_bytes = kernels::RowBytes(formats.ffn, row_dim);
   visit(a.ffn_input, dims.max_expert_rows() * input_bytes);
   visit(a.assignments, num_assignments);
   visit(a.assigned_row, num_computed);
@@ -154,9 +163,9 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   // A message ends with a trailer, which lies behind its outputs until it has been read.
   const int64_t trailer_bytes = has_ranks ? RankTrailerBytes(config) : 0;
   const int64_t num_more = dims.cuts_experts ? 2 * dims.max_expert_rows() : num_assignments;
-  visit(a.expert_output, (num_computed + (has_ranks ? num_more : 0)) * config.model_dim + trailer_bytes / 4);
+  visit(a.expert_output, (num_computed + (has_ranks ? num_more : 0)) * row_dim + trailer_bytes / 4);
   const int64_t output_bytes =
-      4 * std::min(config.num_topk, dims.experts_of_layer) * config.model_dim;  // of a row of another rank
+      4 * std::min(config.num_topk, dims.experts_of_layer) * row_dim;  // of a row of another rank
   visit(a.to_rank, has_ranks ? rows * std::max(input_bytes, output_bytes) + trailer_bytes : 0);
 }
 

@@ -137,7 +137,11 @@ struct Activations {
   std::span<std::byte> expert_input;   // [num_assignments]: prepared rows of normed
   std::span<float> ffn_scratch;        // [num_workers, FfnScratchFloats]: gate and up of some columns
   std::span<std::byte> hidden;         // [num_assignments]: prepared rows of glu(gate, up)
-  // [num_assignments, model_dim]. With several ranks, the outputs of other ranks' experts follow. If ranks cut the
+  // [num_rows, model_dim]: what identity experts return, from Route() to Group(). With defers_experts, what experts
+  // return, from Combine() to the next layer's FFN.
+  std::span<float> deferred;
+  std::span<float> latent;  // [num_rows, latent_dim]: inputs of experts, later the sums of their outputs
+  // [num_assignments, expert_row_dim]. With several ranks, the outputs of other ranks' experts follow. If ranks cut the
   // experts, sums of outputs follow: those of all ranks' rows, and those of the other ranks for own rows.
   std::span<float> expert_output;
   std::span<std::byte> to_rank;  // only with several ranks: a message to one of them

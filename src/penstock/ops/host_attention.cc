@@ -391,6 +391,7 @@ void HostOperations::RotateMla(RowRange rows, int64_t layer_idx) {
                   q + head * config.head_dim + mla.kv_lora_rank);
     }
     NormRow(context_, k_row, layer.k_norm, mla.norm_eps);
+    for (int64_t d = 0; mla.kv_scale != 1 && d < mla.kv_lora_rank; ++d) k_row[d] *= mla.kv_scale;
     const int64_t first_angle = row * config.num_angles() + config.first_angle_of(layer_idx);
     kernels::RopeArgs rope = {.num_heads = config.num_heads,
                               .rotary_dim = config.rotary_dim_of(layer_idx),

@@ -128,8 +128,14 @@ class HostOperations : public Operations {
   void ProjectValues(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
+  // y = w x of the rows [num_rows, inner_dim] in gemm_input, in the format of FFNs.
+  void ProjectFfnRows(RowRange rows, const WeightView& w, int64_t inner_dim, std::span<float> y, int64_t num_cols);
   // Sums up outputs [rows.size(), num_outputs] of experts, and adds the sum and what goes with it to the residual.
   void AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_outputs, const int64_t* places, const float* weights);
+  // The end of AddOutputs(), where `normed` has what a norm or a projection makes of the sums.
+  void AddSummed(RowRange part, const LayerWeights& layer);
+  // Computes expert_output of identity experts, which have these places.
+  void ReturnInputs(IndexRange places);
   // Copies the inputs of these places of assigned_row to expert_input.
   void GatherPlaces(IndexRange places);
 

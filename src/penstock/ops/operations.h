@@ -161,7 +161,8 @@ class Operations {
   // Returns the choices of Route() for these rows, [rows.size(), num_topk], for the host to read.
   virtual std::span<const int32_t> Choices(RowRange rows) = 0;
 
-  // Sorts the assignments of these rows by expert, and gathers the inputs of the experts.
+  // Sorts the assignments of these rows by expert, and gathers the inputs of the experts. Those of identity experts
+  // become their outputs.
   virtual void Group(RowRange rows) = 0;
   // With several ranks, instead of Group(): GroupRanks() sets the assignments, GatherInputs() gathers the inputs of
   // some experts before Experts(), and PlaceOutputs() says which outputs Combine() adds: places of expert_output,
@@ -188,11 +189,11 @@ class Operations {
   // written. Returns the rows that chose it, among those that were grouped last.
   virtual std::vector<int64_t> ClearExpert(int64_t expert_idx) = 0;
 
-  // residual += weighted expert_output of each row. With output norms, residual += norm(norm(weighted expert_output) +
-  // shared_output).
+  // residual += weighted expert_output of each row, or deferred = that sum with defers_experts. With output norms,
+  // residual += norm(norm(weighted expert_output) + shared_output).
   virtual void Combine(RowRange rows, int64_t layer_idx) = 0;
 
-  // residual += ffn(norm(residual)) of a layer without experts.
+  // residual += ffn(norm(residual)) of a layer without experts, and what the layer before deferred.
   virtual void DenseFfn(RowRange rows, int64_t layer_idx) = 0;
 
   // logits[i] = lm_head(norm(residual[rows[i]])). REQUIRES: rows.size() <= max_logit_rows.

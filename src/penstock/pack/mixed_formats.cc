@@ -251,8 +251,8 @@ absl::StatusOr<MatrixErrors> ReadMatrixErrors(const Importance& importance, cons
                                               const ModelConfig& config, const TensorInfo& tensor) {
   const bool is_of_expert = place.site == InputSite::kExperts || place.site == InputSite::kExpertsHidden;
   MatrixErrors errors;
-  PENSTOCK_ASSIGN_OR_RETURN(errors.moments,
-                            importance.Read(place, is_of_expert ? config.num_experts : 1, RowElements(tensor)));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      errors.moments, importance.Read(place, is_of_expert ? config.num_stored_experts() : 1, RowElements(tensor)));
   errors.weights.emplace(InputStatistics{.mean_squares = errors.moments.squares, .products = errors.moments.products});
   return errors;
 }

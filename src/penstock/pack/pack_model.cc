@@ -253,7 +253,9 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
     return absl::OkStatus();
   }
   PENSTOCK_RETURN_IF_ERROR(ReadStored(tensor, col, count, raw));
-  PackRows(tensor, raw.data(), scales_.bytes(), col, count, format, nullptr, target);
+  std::vector<float> floats(tensor.scales.has_value() ? count * inner_dim : 0);  // of codes in groups
+  PackRows(tensor, raw.data(), scales_.bytes(), col, count, format, reinterpret_cast<std::byte*>(floats.data()),
+           target);
   return absl::OkStatus();
 }
 

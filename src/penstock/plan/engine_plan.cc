@@ -77,6 +77,10 @@ absl::StatusOr<RankSplit> DivideModel(const Policy& policy, const EngineModel& m
   if (ranks.num_ranks > 1 && model.config.encoder.is_on()) {
     return UsageError("{} models, which have an encoder, run on one rank only, so far", model.config.family->name);
   }
+  if (ranks.num_ranks > 1 && model.config.num_identity_experts > 0) {
+    return UsageError("{} models, which have experts that return their input, run on one rank only, so far",
+                      model.config.family->name);
+  }
   ranks.by_heads = ranks.num_ranks > 1 && policy.attention_parallel == AttentionParallel::kHeads;
   ranks.cuts_experts = ranks.num_ranks > 1 && policy.expert_parallel == ExpertParallel::kCut;
   if (ranks.by_heads) PENSTOCK_RETURN_IF_ERROR(CheckCutsHeads(model.weights, model.config, ranks.num_ranks));

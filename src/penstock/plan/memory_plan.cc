@@ -71,7 +71,7 @@ ActivationDims Dims(const PassSize& size, const PassKind& kind, int num_workers,
 }
 
 int64_t ExpertsOfLayer(const PlanInputs& in) {
-  return in.experts_of_layer > 0 ? in.experts_of_layer : in.config->num_experts;
+  return in.experts_of_layer > 0 ? in.experts_of_layer : in.config->num_stored_experts();
 }
 PassKind KindOf(const PlanInputs& in) { return {in.context_length, in.num_ranks, ExpertsOfLayer(in), in.cuts_experts}; }
 PassKind KindOf(const MemoryPlan& plan) {

@@ -254,7 +254,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), TraitsOf(kind)));
   inputs.micro_batch_size =
       policy.micro_batch_size == 0 && device.has_value() ? kDeviceMicroBatch : policy.micro_batch_size;
-  const int64_t num_experts = inputs.experts_of_layer > 0 ? inputs.experts_of_layer : config.num_experts;
+  const int64_t num_experts = inputs.experts_of_layer > 0 ? inputs.experts_of_layer : config.num_stored_experts();
   inputs.min_slots = MinStreamingSlots(kind, num_experts);
   if (device.has_value()) {
     const bool holds_kv =

@@ -109,7 +109,7 @@ std::vector<int64_t> PassFfn::RowsOfExperts(RowRange rows, int64_t layer_idx) co
 std::vector<int32_t> PassFfn::Chosen(RowRange rows, int64_t layer_idx) const {
   const std::vector<int64_t> num_rows = RowsOfExperts(rows, layer_idx);
   std::vector<int32_t> chosen;
-  for (size_t expert_idx = 0; expert_idx < num_rows.size(); ++expert_idx) {
+  for (int64_t expert_idx = 0; expert_idx < args_.config.num_stored_experts(); ++expert_idx) {
     if (num_rows[expert_idx] > 0) chosen.push_back(static_cast<int32_t>(expert_idx));
   }
   return chosen;
@@ -173,7 +173,7 @@ std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertSt
 }
 
 void PassFfn::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed) {
-  const int64_t dim = args_.config.model_dim;
+  const int64_t dim = args_.config.expert_row_dim();
   std::vector<RowRange> places;  // assignments of each expert
   int64_t num_places = 0;
   const auto add = [&](const ExpertPlace& place) {

@@ -24,7 +24,7 @@ PassSimulator::PassSimulator(Args args)
       heads_config_(ConfigOfHeads(args_.config, HeadsOf(args_.config, args_.ranks))),
       heads_cost_(heads_config_, args_.formats),
       cut_expert_cost_(WithPartsOfExperts(args_), args_.formats),
-      layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes, args_.ranks,
+      layouts_(args_.config.layer_has_experts, args_.config.num_stored_experts(), args_.expert_bytes, args_.ranks,
                args_.compressed_bytes),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
@@ -115,7 +115,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .micro_batches = std::move(micro_batches),
              .row_status = row_status,
              .rows_at_once = args_.rows_at_once,
-             .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim,
+             .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.expert_row_dim(),
              .predict_lane = predict_lane_,
              .looks_ahead = NeedsGates(args_.schedule),
              .wants_scores = NeedsScores(args_.schedule)});

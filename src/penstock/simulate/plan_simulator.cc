@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
   const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int num_ranks = plan.num_ranks;
   const int64_t num_experts = layouts.max_experts_of_layer() * fewer.num_moe_layers();
-  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_experts);
+  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_stored_experts());
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
     return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
   };
@@ -131,18 +131,18 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
     args.link = *link;
     args.comm = inputs.plan.formats.comm;
     // A host keeps rows of bf16 in the form of its instruction set, which may be floats.
-    const auto row_bytes = [&](kernels::RowFormat format) {
+    const auto row_bytes = [&](kernels::RowFormat format, int64_t dim) {
       const bool is_half = policy.device.has_value() && format == kernels::RowFormat::kBF16;
-      return is_half ? 2 * inputs.config.model_dim : kernels::RowBytes(format, inputs.config.model_dim);
+      return is_half ? 2 * dim : kernels::RowBytes(format, dim);
     };
-    args.ffn_row_bytes = row_bytes(inputs.plan.formats.rows.ffn);
+    args.ffn_row_bytes = row_bytes(inputs.plan.formats.rows.ffn, inputs.config.expert_row_dim());
     args.ranks.by_heads = plan.shares_heads;
     args.ranks.cuts_experts = plan.cuts_experts;
     args.ranks.placement = layouts.placement();
     if (args.ranks.placement != nullptr && &fewer != &inputs.config) {
       args.ranks.placement = std::make_shared<ExpertPlacement>(args.ranks.placement->OfFewerLayers(fewer));
     }
-    args.attention_row_bytes = row_bytes(inputs.plan.formats.rows.attention);
+    args.attention_row_bytes = row_bytes(inputs.plan.formats.rows.attention, inputs.config.model_dim);
   }
   return SimulatedRanks::Create(args, num_ranks);
 }

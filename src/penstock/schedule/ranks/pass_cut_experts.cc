@@ -126,7 +126,7 @@ absl::Status PassCutExperts::SendSums(Exchange& exchange) {
   return transfers_.ForEachOther([&](int rank) -> absl::Status {
     const Place& place = exchange.of_rank[rank];
     if (place.num_rows == 0) return absl::OkStatus();
-    const int64_t dim = args_.config.model_dim;
+    const int64_t dim = args_.config.expert_row_dim();
     MessageWriter writer(activations().to_rank);
     EncodeOutputs(args_.comm,
                   activations().expert_output.subspan(static_cast<size_t>(place.sum * dim),
@@ -139,7 +139,7 @@ absl::Status PassCutExperts::SendSums(Exchange& exchange) {
 
 absl::Status PassCutExperts::ReceiveSums(const Exchange& exchange) {
   if (exchange.rows.size() == 0) return absl::OkStatus();
-  const int64_t dim = args_.config.model_dim, num_topk = args_.config.num_topk;
+  const int64_t dim = args_.config.expert_row_dim(), num_topk = args_.config.num_topk;
   return transfers_.ForEachOther([&](int rank) -> absl::Status {
     // A message's trailer lies where the next sums will.
     const std::span<float> room = activations().expert_output.subspan(static_cast<size_t>(exchange.sums[rank] * dim));

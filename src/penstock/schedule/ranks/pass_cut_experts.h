@@ -72,7 +72,7 @@ class PassCutExperts : public ExpertExchange {
   absl::Status ReceiveSums(const Exchange& exchange);
 
   uint64_t SumBytes(int64_t num_rows) const {
-    return static_cast<uint64_t>(num_rows * OutputRowBytes(args_.comm, args_.config.model_dim));
+    return static_cast<uint64_t>(num_rows * OutputRowBytes(args_.comm, args_.config.expert_row_dim()));
   }
   Activations& activations() const { return args_.host.operations->activations(); }
   Communicator& communicator() const { return transfers_.communicator(); }

@@ -286,7 +286,7 @@ absl::Status PassWholeExperts::Receive(Exchange& exchange, int64_t end_group, bo
     }
     if (is_enough) return absl::OkStatus();
     const auto outputs_room = std::as_writable_bytes(
-        activations().expert_output.subspan(static_cast<size_t>(exchange.next_place * args_.config.model_dim)));
+        activations().expert_output.subspan(static_cast<size_t>(exchange.next_place * args_.config.expert_row_dim())));
     const auto room_of = [&](int rank) -> std::span<std::byte> {
       const int64_t group = exchange.next_group[rank];
       if (group == exchange.num_groups) return outputs_room;
@@ -372,7 +372,7 @@ absl::Status PassWholeExperts::SendOutputsTo(int rank, Exchange& exchange, std::
     const auto first = exchange.output_offsets.begin() + expert_idx * num_ranks() + rank;
     if (first[1] == first[0]) continue;
     trailer.experts.push_back(static_cast<int32_t>(expert_idx));
-    const int64_t dim = args_.config.model_dim;
+    const int64_t dim = args_.config.expert_row_dim();
     const std::span<const float> outputs = activations().expert_output.subspan(
         static_cast<size_t>(first[0] * dim), static_cast<size_t>((first[1] - first[0]) * dim));
     EncodeOutputs(args_.comm, outputs, dim, writer.Take(OutputBytes(first[1] - first[0])));
@@ -399,7 +399,7 @@ absl::Status PassWholeExperts::TakeOutputs(Exchange& exchange, int from, std::sp
     for_each_choice(expert_idx, [&](int64_t i) { exchange.places[i] = exchange.next_place + num_outputs++; });
   }
   PENSTOCK_CHECK(read.outputs_bytes == OutputBytes(num_outputs) && num_outputs <= exchange.outputs_left[from]);
-  const int64_t dim = args_.config.model_dim;
+  const int64_t dim = args_.config.expert_row_dim();
   DecodeOutputs(args_.comm,
                 activations().expert_output.subspan(static_cast<size_t>(exchange.next_place * dim),
                                                     static_cast<size_t>(num_outputs * dim)),

@@ -113,7 +113,7 @@ class PassWholeExperts : public ExpertExchange {
   absl::Status SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs);
 
   uint64_t OutputBytes(int64_t num_outputs) const {
-    return static_cast<uint64_t>(num_outputs * OutputRowBytes(args_.comm, args_.config.model_dim));
+    return static_cast<uint64_t>(num_outputs * OutputRowBytes(args_.comm, args_.config.expert_row_dim()));
   }
   Activations& activations() const { return args_.host.operations->activations(); }
   Communicator& communicator() const { return transfers_.communicator(); }

@@ -181,8 +181,8 @@ class HybridSchedule : public Schedule {
     // host's outputs are copied to the device.
     device_call_s_ = device_pace_.factor * call_s;
     times_.device_free_s = 2 * device_call_s_;
-    expected_handover_s_ =
-        rates.host_compute({}) + seconds(rates.dram_to_device, static_cast<uint64_t>(4 * pass.config().model_dim));
+    expected_handover_s_ = rates.host_compute({}) +
+                           seconds(rates.dram_to_device, static_cast<uint64_t>(4 * pass.config().expert_row_dim()));
     times_.host_first_s = cold_.seconds + Handover();
   }
 

@@ -1,5 +1,6 @@
 // Nemotron-H and Nemotron-3 (NVIDIA 2025): a layer has Mamba-2, or attention without positions, or experts, or a dense
-// FFN, each with its norm. FFNs have no gates and square what is positive.
+// FFN, each with its norm. FFNs have no gates and square what is positive. Experts of Nemotron-3 Super and Ultra have
+// narrower rows.
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/gguf.h"
@@ -38,6 +39,8 @@ constexpr StoredName kStoredNames[] = {
     {"linear_attn.o_proj.weight", "mixer.out_proj.weight"},
     {"mlp.up_proj.weight", "mixer.up_proj.weight"},
     {"mlp.down_proj.weight", "mixer.down_proj.weight"},
+    {"mlp.latent_in_proj.weight", "mixer.fc1_latent_proj.weight"},
+    {"mlp.latent_out_proj.weight", "mixer.fc2_latent_proj.weight"},
     {"mlp.gate.weight", "mixer.gate.weight"},
     {"mlp.gate.e_score_correction_bias", "mixer.gate.e_score_correction_bias"},
     {"mlp.experts.{expert}.up_proj.weight", "mixer.experts.{expert}.up_proj.weight"},
@@ -101,7 +104,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.is_gated = false;
   config.squares_relu = true;
   ReadNoauxRouter(reader, config);
-  if (reader.Find("moe_latent_size") != nullptr) reader.Fail("moe_latent_size", "null", "experts with other inputs");
+  config.latent_dim = reader.IntOr("moe_latent_size", 0, 1, kMaxModelDim);
   for (const char* field : {"use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias"}) {
     if (reader.BoolOr(field, false)) reader.Fail(field, "false", "true");
   }
