@@ -40,8 +40,8 @@ struct PackProgress {
 // Packs a model. Weights stream through a few megabytes of memory per thread, whatever the size of the model. A matrix
 // that is stored transposed is held whole. The store grows in `output_dir`.partial and gets its name when it is
 // complete and on disk. So an interruption leaves no half store, and a later call removes the leftovers. Errors: kModel
-// (also when a weight to be quantised is NaN or infinite), kUsage (the model is already packed, the output exists),
-// kIo, and kStopped when `stop` was set.
+// (also when a weight to be quantised is NaN or infinite), kUsage (the model is already packed), kIo (also when
+// the output exists), and kStopped when `stop` was set.
 absl::Status PackModel(const PackOptions& options, const std::function<void(const PackProgress&)>& on_progress,
                        const std::atomic<bool>& stop);
 

@@ -28,6 +28,11 @@ TEST(ParseBytes, ReadsEveryUnit) {
       {"7MB", 7'000'000},
       {"1TB", 1'000'000'000'000},
       {"0.001kB", 1},
+      {"16gb", 16'000'000'000},
+      {"16g", 16 * kGiB},
+      {"2gib", 2 * kGiB},
+      {"5KIB", 5 * kKiB},
+      {"7b", 7},
   };
   for (const auto& [text, expected] : cases) {
     const auto bytes = ParseBytes(text);
@@ -39,12 +44,18 @@ TEST(ParseBytes, ReadsEveryUnit) {
 TEST(ParseBytes, RefusesEverythingElse) {
   for (const std::string text :
        {"",      "0.5",    "MiB",    "-1MiB",  "0MiB",  "0B",    "1 MiB",   " 1MiB",
-        "1MiB ", "1mib",   "1e3MB",  "0x10MB", "nanMB", "infMB", "1e999MB", "99999999999999999999TiB",
+        "1MiB ", "1mi",    "1e3MB",  "0x10MB", "nanMB", "infMB", "1e999MB", "99999999999999999999TiB",
         "0.1B",  "1MiB\n", "1,5GiB", "+1GiB",  "1GiBB"}) {
     const auto bytes = ParseBytes(text);
     ASSERT_FALSE(bytes.ok()) << text;
     EXPECT_EQ(FaultOf(bytes.status()), Fault::kUsage) << text;
   }
+}
+
+TEST(ParseRate, TakesBytesAndNoBits) {
+  EXPECT_EQ(*ParseRate("4GB/s"), 4e9);
+  EXPECT_EQ(*ParseRate("1GiB/s"), static_cast<double>(kGiB));
+  for (const std::string text : {"10Gb/s", "10gb/s", "4GB", "/s", ""}) EXPECT_FALSE(ParseRate(text).ok()) << text;
 }
 
 TEST(FormatBytes, ThreeDigits) {

@@ -33,6 +33,7 @@ import bad_configs
 import bad_encoders
 import bad_gguf
 import bad_measurements
+import bad_messages
 import bad_predictors
 import bad_requests
 import bad_shards
@@ -269,7 +270,7 @@ def main():
     tiny_model.ModelFolder.seed()
     rows, num_found = {}, collections.Counter()
     for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines,
-                   bad_measurements, bad_predictors, bad_encoders):
+                   bad_messages, bad_measurements, bad_predictors, bad_encoders):
         for row, name, test in module.cases():
             num_found[row] += 1
             if row != "L11" and (num_found[row] - 1) % flags.every != 0:

@@ -20,9 +20,23 @@ def bench_rows():
     yield "L11", "bench, stdout is full", lambda box: box.run([*bench, "--model", box.model().path], code=5,
                                                               match="No space left",
                                                               stdout=open("/dev/full", "wb"))
-    yield "L11", "bench beyond the context", lambda box: box.run(["bench", "--model", box.model().path,
-                                                                  "--context-length=12", "--json"],
-                                                                 code=4, match="512 tokens, .* context length of 12")
+    for flags, code, match in ((["--context-length=12"], 2, "--decode 64: .* need a context of 20, and there are 12"),
+                               (["--prefill=511"], 2, "--prefill 511: it needs a context of 513, and there are 512"),
+                               (["--decode=1,600", "--context=250"], 2, "--decode 600: .* give a smaller --context"),
+                               (["--decode=1,300", "--memory=8MiB"], 6, "--decode 300: at most .* fit|least budget")):
+        yield "L11", f"bench {' '.join(flags)}", lambda box, flags=flags, code=code, match=match: box.run(
+            ["bench", "--model", box.model().path, "--json", *flags], code=code, match=match)
+
+    def cuts_its_sizes(box):  # which no flag has named; before, bench failed halfway
+        model = box.model().path
+        sizes = []
+        for flags in ((), ("--context-length=100",), ("--memory=6MiB",)):
+            lines = box.run(["bench", "--model", model, "--threads=1", "--json", *flags]).stdout.splitlines()
+            found = [json.loads(line) for line in lines]
+            sizes.append([line.get("tokens", line.get("sequences")) for line in found])
+        box.expect(sizes[0] == [510, 1, 16, 64] and sizes[1] == [98, 1, 16, 64], f"sizes: {sizes}")
+        box.expect(sizes[2][:2] == [510, 1] and sizes[2][-1] < 64, f"sizes of a small budget: {sizes[2]}")
+    yield "L11", "bench cuts its usual sizes", cuts_its_sizes
 
 
 def placement_rows(small):
@@ -57,7 +71,7 @@ def bench_routing_rows():
         box.run(["probe", "--threads=1", "--seconds=1", "--model", model, "--output", hardware], max_rss=1400 << 20)
         work = ["--requests=2", "--prompt=9", "--gen=5", "--room=50", "--hardware", hardware, "--seconds=100000"]
         result = box.run(routing(box, "--text", box.file("text", words), *work, "--record-routing", trace, "--json",
-                                 model=model))
+                                 model=model), quiet=False, match="pair 1 of [0-9]+, at most [0-9]+ s left")
         head, *pairs = [json.loads(line) for line in result.stdout.splitlines()]
         box.expect(head["rows"] == 26 and len(head["gate_accuracy"]) == 1, f"another trace: {head}")
         box.expect(len(pairs) == 36 and sum(pair["winner"] for pair in pairs) == 1, f"other pairs: {pairs}")

@@ -112,10 +112,13 @@ class DamagedTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(store_); }
 
-  // Opens the store with room for all experts, which reads and decompresses each.
-  absl::Status Open() {
+  // Opens the store with room for all experts, which reads and decompresses each, and scores tokens that choose all.
+  absl::Status Score() {
     const auto engine = Engine::Open({.model_dir = store_, .memory_bytes = 64 << 20, .threads = 1});
-    return engine.status();
+    if (!engine.ok()) return engine.status();
+    std::vector<TokenId> tokens;
+    for (int64_t i = 0; i < 64; ++i) tokens.push_back(static_cast<TokenId>(i * 7 % (*engine)->model().vocab_size));
+    return (*engine)->ScoreTokens(tokens).status();
   }
 
   const std::string store_ = testing::TempDir() + "/damaged-" + std::to_string(::getpid());
@@ -125,7 +128,7 @@ class DamagedTest : public testing::Test {
 };
 
 TEST_F(DamagedTest, EveryFlippedBitIsNoticed) {
-  EXPECT_TRUE(Open().ok());
+  EXPECT_TRUE(Score().ok());
   std::mt19937 random(1);
   const int fd = ::open((store_ + "/penstock.bin").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(fd, 0);
@@ -134,7 +137,7 @@ TEST_F(DamagedTest, EveryFlippedBitIsNoticed) {
     const uint64_t offset = tensor.extent.offset_bytes + random() % tensor.extent.size_bytes;
     const char good = weights_[offset], bad = static_cast<char>(good ^ (1 << random() % 8));
     ASSERT_EQ(::pwrite(fd, &bad, 1, static_cast<off_t>(offset)), 1);
-    const absl::Status status = Open();
+    const absl::Status status = Score();
     ASSERT_EQ(::pwrite(fd, &good, 1, static_cast<off_t>(offset)), 1);
     ASSERT_FALSE(status.ok()) << tensor.name << " at " << offset;
     EXPECT_EQ(ExitCodeOf(status), 3);
@@ -142,7 +145,7 @@ TEST_F(DamagedTest, EveryFlippedBitIsNoticed) {
                 testing::AllOf(testing::HasSubstr(tensor.name), testing::HasSubstr("has the checksum")));
   }
   ::close(fd);
-  EXPECT_TRUE(Open().ok());
+  EXPECT_TRUE(Score().ok());
 }
 
 // Such bytes come from a faulty program or from memory that lost a bit while packing.
@@ -159,7 +162,7 @@ TEST_F(DamagedTest, WhatHasItsChecksumAndCannotBeDecodedIsNoticed) {
     changed.xxh3 = XXH3_64bits(damaged.data() + tensor.extent.offset_bytes, tensor.extent.size_bytes);
     WriteAll(store_ + "/penstock.bin", damaged);
     WriteAll(store_ + "/penstock.json", SerializePackedIndex(index));
-    const absl::Status status = Open();
+    const absl::Status status = Score();
     if (status.ok()) continue;  // a bit that no weight uses
     ++num_noticed;
     EXPECT_EQ(ExitCodeOf(status), 3);

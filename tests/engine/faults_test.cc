@@ -75,6 +75,22 @@ class FaultsTest : public testing::TestWithParam<std::string> {
     return num_failed;
   }
 
+  // Flips a bit of every byte of the last experts. The store ends with the experts of the last layer, one of which may
+  // stay on the device for good.
+  void FlipLastExperts() {
+    const std::string path = store_ + "/penstock.bin";
+    const int fd = ::open(path.c_str(), O_RDWR);
+    const auto end = static_cast<off_t>(std::filesystem::file_size(path));
+    char bytes[64];
+    for (off_t offset = end - end / 8 / 64 * 64; offset < end; offset += 64) {
+      ASSERT_EQ(::pread(fd, bytes, 64, offset), 64);
+      for (char& c : bytes) c = static_cast<char>(c ^ 1);
+      ASSERT_EQ(::pwrite(fd, bytes, 64, offset), 64);
+    }
+    ::fsync(fd);
+    ::close(fd);
+  }
+
   std::unique_ptr<Engine> Open(const Faults& faults) {
     return OpenInstrumentedEngine(options_, {.wrap_disk =
                                                  [faults](std::unique_ptr<DiskReader> disk) {
@@ -118,26 +134,16 @@ TEST_P(FaultsTest, ADiskThatReadsNothingFailsEveryRequest) {
 TEST_P(FaultsTest, ABlobThatWasChangedFailsThoseWhoWantIt) {
   const auto engine = Open({});
   EXPECT_EQ(Run(*engine), 0);
-  // The store ends with the experts of the last layer, one of which may stay on the device for good.
-  const std::string path = store_ + "/penstock.bin";
-  const int fd = ::open(path.c_str(), O_RDWR);
-  const auto end = static_cast<off_t>(std::filesystem::file_size(path));
-  const off_t begin = end - end / 8 / 64 * 64;
-  char bytes[64];
-  for (off_t offset = begin; offset < end; offset += 64) {
-    ASSERT_EQ(::pread(fd, bytes, 64, offset), 64);
-    for (char& c : bytes) c = static_cast<char>(c ^ 1);
-    ASSERT_EQ(::pwrite(fd, bytes, 64, offset), 64);
-  }
-  ::fsync(fd);
+  FlipLastExperts();
   const int num_failed = Run(*engine);
   EXPECT_GT(num_failed, 0);
-  for (off_t offset = begin; offset < end; offset += 64) {
-    ASSERT_EQ(::pread(fd, bytes, 64, offset), 64);
-    for (char& c : bytes) c = static_cast<char>(c ^ 1);
-    ASSERT_EQ(::pwrite(fd, bytes, 64, offset), 64);
-  }
-  ::close(fd);
+  // An engine that has room for all experts reads them when it is opened, and fails the same requests as a small one.
+  const int failed_when_streaming = Run(*Open({}));
+  options_.memory_bytes = 64 << 20;
+  const auto roomy = Open({});
+  EXPECT_EQ(Run(*roomy), failed_when_streaming);
+  FlipLastExperts();
+  EXPECT_EQ(Run(*roomy), 0);
   EXPECT_EQ(Run(*engine), 0);
 }
 

@@ -555,7 +555,9 @@ TEST_F(JobTest, ValidateCounts) {
   EXPECT_EQ(report->num_bad, 10);
   EXPECT_EQ(report->num_blank, 1);
   EXPECT_EQ(report->num_completions + report->num_chats + report->num_turns_requests, 30);
-  EXPECT_THAT(FormatInputReport(*report), HasSubstr("line 4: invalid_request: max_tokens: expected"));
+  EXPECT_THAT(FormatBadLines(report->bad_lines, report->num_bad),
+              HasSubstr("line 4: invalid_request: max_tokens: expected"));
+  EXPECT_THAT(FormatInputReport(*report), HasSubstr("ignored fields: category (10 requests)\n"));
   EXPECT_FALSE(std::filesystem::exists(options_.output_path));
 }
 

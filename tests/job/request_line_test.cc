@@ -75,6 +75,7 @@ TEST(RequestLine, SamplingFields) {
   EXPECT_EQ(more.request.sampling.includes_stop, true);
   EXPECT_THAT(more.request.bad_words, testing::ElementsAre("no", "never"));
   EXPECT_EQ(more.request.num_answers, 3);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x", "max_tokens": 4.0})").request.sampling.max_tokens, 4);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "max_tokens": 3, "max_completion_tokens": 4})").request.sampling.max_tokens,
             4);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true, "top_logprobs": 5})").request.sampling.logprobs, 5);
@@ -93,6 +94,19 @@ TEST(RequestLine, SamplingFields) {
   EXPECT_EQ(over.temperature, 0.5);
   EXPECT_EQ(over.top_p, 0.25);
   EXPECT_EQ(over.max_tokens, 9);
+}
+
+TEST(RequestLine, FieldsThatMeanNothingAreNamed) {
+  const RequestLine plain = ParseGood(
+      R"({"id": "a", "prompt": "x", "user": "me", "tool_choice": "auto", "label": 3, "top_k": 2, "suffix": "",
+          "use_beam_search": false, "category": null})");
+  EXPECT_THAT(plain.ignored, testing::UnorderedElementsAre("user", "tool_choice", "label"));
+  const RequestLine chat = ParseGood(Chat(
+      R"("messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}], "tool_choice": "auto",
+         "metadata": {}, "max_tokens": 3)"));
+  EXPECT_THAT(chat.ignored, testing::ElementsAre("metadata"));
+  EXPECT_THAT(ParseGood(R"({"custom_id": "c", "url": "/v1/completions", "body": {"prompt": "x"}, "note": 1})").ignored,
+              testing::ElementsAre("note"));
 }
 
 TEST(RequestLine, MessagesAreAsTransformersPassesThem) {

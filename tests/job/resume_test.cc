@@ -170,6 +170,12 @@ TEST_F(ResumeTest, AFinishedJobHasNothingToDo) {
   EXPECT_TRUE(summary->nothing_to_do);
   EXPECT_EQ(summary->numbers.num_failed, 10);
   EXPECT_EQ(num_opened_, num_opened);
+  // The model is compared all the same, without an engine.
+  options_.fingerprint = [&] { return engine_.fingerprint; };
+  EXPECT_TRUE(Run()->nothing_to_do);
+  engine_.fingerprint = "beef";
+  ExpectFault(Fault::kInput, {"model.fingerprint: \"f00d\" then, \"beef\" now"});
+  EXPECT_EQ(num_opened_, num_opened);
 }
 
 TEST_F(ResumeTest, ResumeOfNothingStarts) {

@@ -193,7 +193,7 @@ TEST_F(PackTest, OneQuantisedExpertAmongOthersIsRefused) {
 TEST_F(PackTest, NothingIsOverwritten) {
   fs::create_directories(store_);
   WriteAll(store_ + "/letter.txt", "dear");
-  ExpectFault(Pack(), Fault::kUsage, "no empty folder");
+  ExpectFault(Pack(), Fault::kIo, "no empty folder");
   EXPECT_EQ(ReadAll(store_ + "/letter.txt"), "dear");
 }
 

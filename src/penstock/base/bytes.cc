@@ -1,5 +1,6 @@
 #include "penstock/base/bytes.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -10,21 +11,26 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{{"", 1.0},
-                                                                         {"K", 1024.0},
-                                                                         {"M", 1048576.0},
-                                                                         {"G", 1073741824.0},
-                                                                         {"T", 1099511627776.0},
-                                                                         {"B", 1.0},
-                                                                         {"kB", 1e3},
-                                                                         {"KB", 1e3},
-                                                                         {"MB", 1e6},
-                                                                         {"GB", 1e9},
-                                                                         {"TB", 1e12},
-                                                                         {"KiB", 1024.0},
-                                                                         {"MiB", 1048576.0},
-                                                                         {"GiB", 1073741824.0},
-                                                                         {"TiB", 1099511627776.0}}};
+// In small letters.
+constexpr std::array<std::pair<std::string_view, double>, 14> kUnits = {{{"", 1.0},
+                                                                         {"k", 1024.0},
+                                                                         {"m", 1048576.0},
+                                                                         {"g", 1073741824.0},
+                                                                         {"t", 1099511627776.0},
+                                                                         {"b", 1.0},
+                                                                         {"kb", 1e3},
+                                                                         {"mb", 1e6},
+                                                                         {"gb", 1e9},
+                                                                         {"tb", 1e12},
+                                                                         {"kib", 1024.0},
+                                                                         {"mib", 1048576.0},
+                                                                         {"gib", 1073741824.0},
+                                                                         {"tib", 1099511627776.0}}};
+
+bool IsUnit(std::string_view text, std::string_view unit) {
+  const auto is_same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? static_cast<char>(a + 32) : a) == b; };
+  return std::ranges::equal(text, unit, is_same);
+}
 
 }  // namespace
 
@@ -34,7 +40,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   if (error == std::errc() && std::isfinite(number) && number > 0) {
     for (const auto& [name, factor] : kUnits) {
-      if (unit != name) continue;
+      if (!IsUnit(unit, name)) continue;
       const double bytes = number * factor;
       if (bytes < 1 || bytes > 9.0e18) break;
       return static_cast<uint64_t>(bytes);
@@ -45,12 +51,13 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
 }
 
 absl::StatusOr<double> ParseRate(std::string_view text) {
-  constexpr std::string_view kPerSecond = "/s";
-  if (text.ends_with(kPerSecond)) {
+  constexpr std::string_view kPerSecond = "/s", kPerhapsBits = "b/s";
+  if (text.ends_with(kPerSecond) && !text.ends_with(kPerhapsBits)) {
     const absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(0, text.size() - kPerSecond.size()));
     if (bytes.ok()) return static_cast<double>(*bytes);
   }
-  return UsageError("rate '{}' is not understood: expected a positive number with a unit, such as 4GB/s", text);
+  return UsageError("rate '{}' is not understood: expected a positive number with a unit of bytes, such as 4GB/s",
+                    text);
 }
 
 std::string FormatBytes(uint64_t bytes) {

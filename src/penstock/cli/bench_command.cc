@@ -22,7 +22,10 @@
 #include "penstock/job/stats.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/parallel/mpi_ranks.h"
+#include "penstock/plan/loaded_model.h"
+#include "penstock/plan/workload.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/simulate/run_estimate.h"
 #include "penstock/simulate/simulated_run.h"
 
 namespace penstock::cli {
@@ -263,22 +266,104 @@ std::string Line(const BenchFlags& flags, const Measurement& measured) {
                      directories);
 }
 
+int64_t Largest(const std::vector<int64_t>& sizes) { return sizes.empty() ? 0 : *std::ranges::max_element(sizes); }
+
+// Return the context that a measurement needs; one more, because a decoder begins with a token of its own.
+int64_t ContextOfPrefill(int64_t num_tokens) { return 1 + num_tokens + 1; }
+int64_t ContextOfDecode(const BenchFlags& flags, int64_t num_sequences, int64_t prefill_chunk) {
+  return 1 + flags.context + AnswerTokens(flags, num_sequences, prefill_chunk);
+}
+
+// Which sizes no flag has named. They are cut to what the model and the budget allow; those of flags are refused.
+struct UsualSizes {
+  explicit UsualSizes(const BenchFlags& flags)
+      : prefill(flags.prefill == BenchFlags().prefill),
+        decode(flags.decode == BenchFlags().decode && flags.context == BenchFlags().context) {}
+  bool prefill, decode;
+};
+
+absl::Status FitToContext(int64_t max_context, int64_t prefill_chunk, const UsualSizes& usual, BenchFlags& flags) {
+  for (int64_t& num_tokens : flags.prefill) {
+    if (num_tokens == 0 || ContextOfPrefill(num_tokens) <= max_context) continue;
+    if (!usual.prefill) {
+      return UsageError("--prefill {}: it needs a context of {}, and there are {}", num_tokens,
+                        ContextOfPrefill(num_tokens), max_context);
+    }
+    num_tokens = std::max<int64_t>(1, max_context - ContextOfPrefill(0));
+    LogInfo("prefill of {} tokens instead of {}: the context has {}", num_tokens, BenchFlags().prefill[0], max_context);
+  }
+  const int64_t max_sequences = Largest(flags.decode);
+  const auto needed = [&] { return max_sequences == 0 ? 0 : ContextOfDecode(flags, max_sequences, prefill_chunk); };
+  while (usual.decode && flags.context > 1 && needed() > max_context) flags.context /= 2;
+  if (needed() > max_context) {
+    return UsageError(
+        "--decode {}: its sequences need a context of {}, and there are {}; give a smaller --context, "
+        "--steps or --decode",
+        max_sequences, needed(), max_context);
+  }
+  if (usual.decode && flags.context < BenchFlags().context) {
+    LogInfo("decoding behind {} tokens instead of {}: the context has {}", flags.context, BenchFlags().context,
+            max_context);
+  }
+  return absl::OkStatus();
+}
+
+// REQUIRES: the engine has the options of OptionsOfBench().
+absl::Status FitToBudget(const InstrumentedEngine& engine, Communicator* communicator, const UsualSizes& usual,
+                         BenchFlags& flags) {
+  const MemoryPlan& plan = engine.memory_plan();
+  const int num_ranks = communicator == nullptr ? 1 : communicator->num_ranks();
+  std::vector<int64_t> fitting;
+  for (const int64_t num_sequences : flags.decode) {
+    const Workload workload{.prompt_tokens = flags.context,
+                            .max_prompt_tokens = flags.context,
+                            .new_tokens = AnswerTokens(flags, num_sequences, plan.prefill_chunk),
+                            .shared_tokens = std::min(flags.shared, flags.context - 1)};
+    int64_t negated = -NumPlaces(engine.simulation_inputs(), workload) * num_ranks;
+    if (communicator != nullptr) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> of_all, MaxOfRanks(*communicator, {&negated, 1}));
+      negated = of_all[0];  // of the rank with the fewest
+    }
+    const int64_t num_places = -negated;
+    if (num_sequences > num_places && !usual.decode) {
+      return ResourceError("--decode {}: at most {} sequences of {} tokens fit the budget at once", num_sequences,
+                           num_places, workload.positions());
+    }
+    if (num_sequences <= num_places) {
+      fitting.push_back(num_sequences);
+    } else if (fitting.empty() || num_places > fitting.back()) {
+      LogInfo("decoding {} sequences instead of {}: no more fit the budget at once", num_places, num_sequences);
+      fitting.push_back(num_places);
+    } else {
+      LogInfo("decoding {} sequences is left out: at most {} fit the budget at once", num_sequences, num_places);
+    }
+  }
+  flags.decode = fitting;
+  return absl::OkStatus();
+}
+
 // Returns the options of one of `num_ranks` ranks, with room for what is measured.
-absl::StatusOr<EngineOptions> OptionsOfBench(const BenchFlags& flags, int num_ranks) {
+absl::StatusOr<EngineOptions> OptionsOfBench(const UsualSizes& usual, int num_ranks, BenchFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   options.speculates = false;  // answers are random
-  const int64_t longest_prompt =
-      flags.prefill.empty() ? 0 : *std::max_element(flags.prefill.begin(), flags.prefill.end());
-  const int64_t max_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());
+  if (options.prefill_chunk == 0) options.prefill_chunk = kBenchPrefillChunk;
+  {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, LoadModel(options.model_dir));
+    const bool has_limit = options.attention_window == 0 && !model->config.encoder.is_on();
+    const int64_t max_context = options.context_length > 0 ? options.context_length
+                                : has_limit                ? model->config.max_positions
+                                                           : kMaxContext;
+    PENSTOCK_RETURN_IF_ERROR(FitToContext(max_context, options.prefill_chunk, usual, flags));
+  }
+  const int64_t longest_prompt = Largest(flags.prefill), max_sequences = Largest(flags.decode);
   if (flags.empty_context && longest_prompt > 0) return UsageError("--empty-context: give --prefill 0");
   if (longest_prompt + max_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
   if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, (max_sequences + num_ranks - 1) / num_ranks);
   options.decodes = max_sequences > 0;
-  if (options.prefill_chunk == 0) options.prefill_chunk = kBenchPrefillChunk;
   if (options.context_length == 0) {
-    const int64_t answer = AnswerTokens(flags, max_sequences, options.prefill_chunk);
-    // One more, because a decoder begins with a token of its own.
-    options.context_length = 1 + std::max(longest_prompt + 1, max_sequences > 0 ? flags.context + answer : 0);
+    options.context_length =
+        std::max(ContextOfPrefill(longest_prompt),
+                 max_sequences > 0 ? ContextOfDecode(flags, max_sequences, options.prefill_chunk) : 0);
   }
   // The positions that the decoding sequences need are known exactly.
   options.planned_positions =
@@ -299,11 +384,12 @@ void LogBench(const InstrumentedEngine& engine) {
           plan.num_pinned_experts, TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name, plan.prefill_chunk);
 }
 
-absl::Status MeasureAll(const BenchFlags& flags, const MpiRanks& ranks) {
+absl::Status MeasureAll(BenchFlags flags, const MpiRanks& ranks) {
   Communicator* const communicator = ranks.communicator.get();
   const int num_ranks = communicator == nullptr ? 1 : communicator->num_ranks();
+  const UsualSizes usual(flags);
   const bool writes = communicator == nullptr || communicator->rank() == 0;
-  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, OptionsOfBench(flags, num_ranks));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, OptionsOfBench(usual, num_ranks, flags));
   if (communicator != nullptr) {
     if (!flags.hardware_path.empty()) return UsageError("--hardware: bench predicts the steps of one rank only");
     ShareMachine(ranks, options);
@@ -311,11 +397,20 @@ absl::Status MeasureAll(const BenchFlags& flags, const MpiRanks& ranks) {
   }
   Predictor predictor;
   PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      const std::unique_ptr<InstrumentedEngine> engine,
-      OpenInstrumentedEngine(
-          options, {.empty_prompts = flags.empty_context, .random_answers = true, .communicator = communicator}));
+  const EngineHooks hooks{.empty_prompts = flags.empty_context, .random_answers = true, .communicator = communicator};
+  absl::StatusOr<std::unique_ptr<InstrumentedEngine>> opened = OpenInstrumentedEngine(options, hooks);
+  const auto is_too_large = [&] { return !opened.ok() && FaultOf(opened.status()) == Fault::kResources; };
+  const bool cuts = usual.decode && communicator == nullptr && !flags.model.batch_size.has_value();
+  while (cuts && is_too_large() && flags.decode.size() > 1) {
+    LogInfo("decoding {} sequences is left out: the budget is too small", flags.decode.back());
+    flags.decode.pop_back();
+    PENSTOCK_ASSIGN_OR_RETURN(options, OptionsOfBench(usual, num_ranks, flags));
+    opened = OpenInstrumentedEngine(options, hooks);
+  }
+  PENSTOCK_RETURN_IF_ERROR(opened.status());
+  const std::unique_ptr<InstrumentedEngine> engine = *std::move(opened);
   LogBench(*engine);
+  PENSTOCK_RETURN_IF_ERROR(FitToBudget(*engine, communicator, usual, flags));
   Bench bench(flags, *engine, communicator);
   const auto write = [&](const std::string& text) {
     return writes ? WriteFully(STDOUT_FILENO, text, "stdout") : absl::OkStatus();

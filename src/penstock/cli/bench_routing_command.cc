@@ -196,7 +196,7 @@ class RoutingBench {
   std::string ChoicesPath() const { return folder_ + "/choices"; }
 
   absl::Status CutPrompts() {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags_.text_path));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags_.text_path, options_.memory_bytes));
     PENSTOCK_RETURN_IF_ERROR(CheckBudget((1 + kTokenizingBytesPerByte) * text.size(), "reading this text"));
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model_.Tokenize(text));
     const int64_t asked = flags_.requests * flags_.prompt_tokens;

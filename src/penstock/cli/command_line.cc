@@ -97,7 +97,11 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
           "answer only every N-th request, beginning with the I-th; penstock merge joins the outputs of all N shards")
       .Check(CheckShard)
       .TypeName("I/N");
-  AddFlag(*command, "--task", flags->task, TaskHelp()).Check(CheckTask).TypeName("NAME").ShowDefault();
+  AddFlag(*command, "--task", flags->task, TaskHelp())
+      .Values(ChoiceNames(JobTasks()))
+      .Check(CheckTask)
+      .TypeName("NAME")
+      .ShowDefault();
   AddFlag(*command, "--drain", flags->job.drain_s,
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)
@@ -108,9 +112,10 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
       .Check(CheckDate)
       .TypeName("DATE");
   AddFlag(*command, "--validate-only", flags->validate_only,
-          "only check the input; with --model also count the tokens of prompts, and predict the time");
+          "only check the input (exit code 8: requests are bad); with --model also count tokens and predict the time");
   AddFlag(*command, "--json", flags->as_json, "with --validate-only: print JSON");
-  AddFlag(*command, "--stats", flags->job.stats_path, "write statistics as JSON").TypeName("FILE");
+  AddFlag(*command, "--stats", flags->job.stats_path, "write statistics as JSON; - for standard output")
+      .TypeName("FILE");
   AddModelFlags(*command, flags->model, /*is_required=*/false);
   AddSamplingFlags(*command, flags->job.sampling);
   AddLogFlags(*command, log);
@@ -169,7 +174,7 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
 
 Command AddServeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command = AddCommand(app, "serve", "HTTP server with the API of OpenAI");
+  CLI::App* command = AddCommand(app, "serve", "HTTP server with the APIs of OpenAI and Anthropic");
   AddServeFlags(*command, *flags);
   AddModelFlags(*command, flags->model);
   AddSamplingFlags(*command, flags->sampling);
@@ -238,7 +243,7 @@ Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   BeginGroup(*command, "Model");
   AddSourceFlags(*command, flags->model_dir, flags->config);
   AddFlag(*command, "--json", flags->as_json, "print JSON");
-  AddFlag(*command, "--verify", flags->verify, "read all weights and look for NaN and infinity");
+  AddFlag(*command, "--verify", flags->verify, "read all weights, compare checksums, look for NaN and infinity");
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock inspect -m models/penstock-demo");
   return {command, [flags] { return InspectCommand(*flags); }};
@@ -366,7 +371,8 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
 // Returns the subcommand and the command itself.
 std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = AddCommand(app, "bench", "tokens per second of a model on random tokens");
+  CLI::App* command =
+      AddCommand(app, "bench", "tokens per second of a model on random tokens; default sizes are cut to what fits");
   BeginGroup(*command, "Measurements");
   AddFlag(*command, "--prefill", flags->prefill, "prompt lengths to measure, separated by commas; 0: none")
       .SeparatedBy(',')
@@ -402,7 +408,7 @@ Command AddPlanCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command =
       AddCommand(app, "plan", "predict before running: will it run, how fast, what limits it, what would help");
-  AddDescribedFlags(*command, flags->described, ScheduleNames() + "(auto: all are tried)");
+  AddDescribedFlags(*command, flags->described, ScheduleNames() + "(default: all are tried)");
   BeginGroup(*command, "Results");
   AddFlag(*command, "-o,--output", flags->policy_output_path, "write the policy into a file, for penstock run --policy")
       .TypeName("FILE");
@@ -419,7 +425,9 @@ Command AddPlanCommand(CLI::App& app, LogFlags& log) {
 Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* command = AddCommand(app, "simulate", "run a workload in virtual time, on hardware that you need not have");
-  AddDescribedFlags(*command, flags->described, "all (side by side), " + ScheduleHelp());
+  AddDescribedFlags(
+      *command, flags->described,
+      "all (side by side), " + ScheduleNames() + "(default: klotski when experts stream, else on-demand)");
   AddTraceFlags(*command, flags->described.model.engine);
   BeginGroup(*command, "Simulation");
   AddFlag(*command, "--sweep", flags->sweep,
@@ -457,11 +465,7 @@ Command AddListCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ListFlags>();
   CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
   BeginGroup(*command, "Tables");
-  AddFlag(*command, "table", flags->table,
-          "schedules, predictors, evictions, rules, kv-tiers, dtypes, activations, kv-dtypes, comm-dtypes, weights, "
-          "hardware or "
-          "workloads (default: "
-          "all)");
+  AddFlag(*command, "table", flags->table, ListNames() + " (default: all)").Values(ListNames());
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock list schedules");
   return {command, [flags] { return ListCommand(*flags); }};
@@ -476,7 +480,8 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
           "measure only the kernels of this model's formats, and the disk that holds it")
       .TypeName("DIR");
   AddMirrorFlag(*command, flags->model.engine);
-  AddFlag(*command, "--dtype", flags->model.dtype, "with --model: auto, " + ChoiceNames(ComputeDtypes()));
+  const std::string dtypes = "auto, " + ChoiceNames(ComputeDtypes());
+  AddFlag(*command, "--dtype", flags->model.dtype, "with --model: " + dtypes).Values(dtypes);
   AddFlag(*command, "--disk", flags->disk_dir,
           "without --model: a folder on the disk to measure (a file of 1 GiB is written there for a moment), or none")
       .TypeName("DIR");
@@ -516,7 +521,7 @@ Command AddCompletionCommand(CLI::App& app, const CommandLine& line) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command = AddCommand(app, "completion", "script that completes commands and flags in a shell");
   BeginGroup(*command, "Shell");
-  AddFlag(*command, "shell", *shell, "bash, zsh or fish").Required();
+  AddFlag(*command, "shell", *shell, "bash, zsh or fish").Values("bash zsh fish").Required();
   SetExamples(*command, "source <(penstock completion bash)");
   return {command, [shell, &line]() -> absl::StatusOr<int> {
             PENSTOCK_ASSIGN_OR_RETURN(const std::string script, FormatCompletion(line.Describe(), *shell));

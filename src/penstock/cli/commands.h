@@ -39,7 +39,8 @@ struct ModelFlags {
   EngineOptions engine;
 };
 
-// Returns the checked options. kUsage for --policy auto, which is not a file.
+// Returns the checked options. kUsage for --policy auto, which is not a file, and --schedule auto, which means the
+// same.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
 // The same for `run` and `serve`: --policy auto leaves the policy to the planner.
 absl::StatusOr<EngineOptions> ToPlannedOptions(ModelFlags flags);
@@ -214,6 +215,7 @@ struct DescribedFlags {
 struct ListFlags {
   std::string table;  // the name of one table; empty: all of them
 };
+std::string ListNames();  // "schedules, predictors, ..."
 absl::StatusOr<int> ListCommand(const ListFlags& flags);
 
 // penstock plan: predict whether and how fast a model runs, what limits it, and what would help.

@@ -102,6 +102,7 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
                                                            .report = job.report,
                                                            .maker = maker,
                                                            .sampling = sampling,
+                                                           .task = flags.job.task,
                                                            .shares_prefixes = options.shares_prefixes},
                                                           stop_requested));
   if (cost.prompts.num_prompts == 0) return cost;
@@ -167,18 +168,21 @@ absl::StatusOr<int> ValidateOnly(const RunFlags& flags, const std::atomic<bool>&
   if (!flags.model.engine.model_dir.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(cost, CostOf(flags, job, stop_requested));
   }
+  const std::vector<BadLine>& bad_lines = cost.has_value() ? cost->prompts.bad_lines : job.report.bad_lines;
+  const int64_t num_bad = job.report.num_bad + (cost.has_value() ? cost->prompts.num_bad : 0);
   std::string text;
   if (flags.as_json) {
     json::object object = {{"input", ToJson(job.report)}};
     if (cost.has_value()) object["model"] = JsonOf(*cost);
+    object["bad"] = num_bad;
+    object["errors"] = ToJson(bad_lines);
     text = std::string(json::serialize(object)) + "\n";
   } else {
-    text = FormatInputReport(job.report) + (cost.has_value() ? TextOf(*cost) : "");
+    text = FormatInputReport(job.report) + (cost.has_value() ? TextOf(*cost) : "") + FormatBadLines(bad_lines, num_bad);
   }
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, text, "stdout"));
   if (cost.has_value()) PENSTOCK_RETURN_IF_ERROR(cost->plan_status);
-  const bool is_good = job.report.num_bad == 0 && (!cost.has_value() || cost->prompts.num_bad == 0);
-  return is_good ? 0 : kExitFailedRequests;
+  return num_bad == 0 ? 0 : kExitFailedRequests;
 }
 
 }  // namespace penstock::cli

@@ -50,15 +50,20 @@ std::vector<Table> Tables() {
 
 }  // namespace
 
+std::string ListNames() {
+  std::string names;
+  for (const Table& table : Tables()) names += (names.empty() ? "" : ", ") + std::string(table.name);
+  return names;
+}
+
 absl::StatusOr<int> ListCommand(const ListFlags& flags) {
-  std::string text, names;
+  std::string text;
   for (const Table& table : Tables()) {
-    names += (names.empty() ? "" : ", ") + std::string(table.name);
     if (flags.table.empty())
       text += fmt::format("{}{} ({})\n{}", text.empty() ? "" : "\n", table.name, table.use, table.text);
     if (flags.table == table.name) text = table.text;
   }
-  if (text.empty()) return UsageError("list '{}' is unknown: expected one of {}", Printable(flags.table), names);
+  if (text.empty()) return UsageError("list '{}' is unknown: expected one of {}", Printable(flags.table), ListNames());
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, text, "stdout"));
   return 0;
 }

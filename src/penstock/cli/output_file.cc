@@ -17,6 +17,7 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& flag, const std::
                                             const std::string& model_dir) {
   OutputFile output;
   if (path.empty()) return output;
+  if (path == "-") return UsageError("{} -: expected a file's name, not standard output", flag);
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel(flag, path, model_dir));
   std::error_code ignored;
   output.is_new_ = !std::filesystem::exists(path, ignored);

@@ -13,7 +13,8 @@ namespace penstock::cli {
 class OutputFile {
  public:
   // Opens the file before the work, so that a wrong path is noticed at once. Its content stays until Write(). With an
-  // empty path nothing is wanted. kUsage when the file of `flag` is a file of the model, kIo when it cannot be opened.
+  // empty path nothing is wanted. kUsage when the file of `flag` is a file of the model or "-", kIo when it cannot be
+  // opened.
   static absl::StatusOr<OutputFile> Open(const std::string& flag, const std::string& path,
                                          const std::string& model_dir);
   OutputFile(OutputFile&&) = default;

@@ -27,6 +27,7 @@
 #include "penstock/parallel/mpi_ranks.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/formats.h"
+#include "penstock/plan/loaded_model.h"
 #include "penstock/routing/sida_network.h"
 #include "penstock/schedule/schedule.h"
 
@@ -146,6 +147,10 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
                            {"--trace-html", options.trace_html_path},
                            {"--record-routing", options.routing_path},
                            {"--record-correlation", options.correlation_path}};
+  flags.job.fingerprint = [&]() -> absl::StatusOr<std::string> {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, LoadModel(options.model_dir));
+    return model->fingerprint;
+  };
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<OpenedEngine> {
     if (options.planned_positions == 0) options.planned_positions = report.mean_positions;
     const auto job_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };

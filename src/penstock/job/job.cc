@@ -43,8 +43,8 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 
 absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::vector<std::string>& input_names,
                                  const std::string& flag, const std::string& path) {
-  const bool is_input =
-      std::ranges::any_of(input_names, [&](const std::string& name) { return IsSameFile(name, path); });
+  const auto is_path = [&](const std::string& name) { return IsSameFile(name, path); };
+  const bool is_input = path != "-" && std::ranges::any_of(input_names, is_path);
   if (is_input || IsSameFile(path, options.output_path) || IsSameFile(path, ManifestPath(options.output_path))) {
     return UsageError("{} {}: the job itself uses this file; choose another name", flag, path);
   }
@@ -64,8 +64,10 @@ class StatsFile {
   static absl::StatusOr<StatsFile> Open(const std::string& path) {
     StatsFile file;
     if (path.empty()) return file;
-    file.path_ = path;
-    file.fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    file.is_stdout_ = path == "-";
+    file.path_ = file.is_stdout_ ? "stdout" : path;
+    file.fd_ = UniqueFd(file.is_stdout_ ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
+                                        : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!file.is_open()) {
       return IoError("{}: cannot open the statistics file for writing: {}", path, ErrnoText(errno));
     }
@@ -73,22 +75,24 @@ class StatsFile {
   }
 
   bool is_open() const { return fd_.valid(); }
-  // Replaces the numbers of an earlier run, in case this one cannot write its own. A pipe gets only the last text.
+  // Replaces the numbers of an earlier run, in case this one cannot write its own. A pipe gets only the last text, and
+  // so does standard output, which other text may precede.
   absl::Status Begin() {
-    if (!is_open() || ::ftruncate(fd_.get(), 0) != 0) return absl::OkStatus();
+    if (!is_open() || is_stdout_ || ::ftruncate(fd_.get(), 0) != 0) return absl::OkStatus();
     return WriteFully(fd_.get(), FormatStatsOfError(MakeError(Fault::kStopped, "the run was stopped before its end")),
                       path_);
   }
   // Writes the statistics, or why there are none. Only the first call counts.
   absl::Status Write(const std::string& text) {
     if (!is_open() || std::exchange(is_written_, true)) return absl::OkStatus();
-    if (::ftruncate(fd_.get(), 0) == 0) (void)::lseek(fd_.get(), 0, SEEK_SET);
+    if (!is_stdout_ && ::ftruncate(fd_.get(), 0) == 0) (void)::lseek(fd_.get(), 0, SEEK_SET);
     return WriteFully(fd_.get(), text, path_);
   }
 
  private:
   UniqueFd fd_;
   std::string path_;
+  bool is_stdout_ = false;
   bool is_written_ = false;
 };
 
@@ -170,6 +174,15 @@ absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJ
   job.manifest.model = DescribeModel(engine);
   if (job.has_old_manifest) return CompareModel(job.old_manifest, job.manifest);
   return WriteManifest(job.manifest, ManifestPath(options.output_path));
+}
+
+// Compares the model with that of a job that has nothing left to do.
+absl::Status CheckSameModel(const JobOptions& options, const OpenJob& job) {
+  if (!options.fingerprint) return absl::OkStatus();
+  Manifest now = job.old_manifest;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string fingerprint, options.fingerprint());
+  now.model["fingerprint"] = fingerprint;
+  return CompareModel(job.old_manifest, now);
 }
 
 // Refuses a job of which the model can answer no request. Single requests get error records instead. All shards of a
@@ -254,6 +267,9 @@ std::string NotesAtStart(const JobOptions& options, const OpenJob& job) {
   if (options.resume && !job.has_old_manifest && options.output_path != "-") {
     notes += fmt::format("{} holds no job yet: a new one begins\n", options.output_path);
   }
+  if (const std::string ignored = FormatIgnoredFields(job.report); !ignored.empty()) {
+    notes += fmt::format("the input has fields that mean nothing: {}\n", ignored);
+  }
   if (job.report.num_requests == 0) notes += fmt::format("the input holds no requests{}\n", options.shard.Suffix());
   return notes;
 }
@@ -297,6 +313,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   progress.Print(NoteOfTornLines(options, job.scan));
   const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
   if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
+    PENSTOCK_RETURN_IF_ERROR(CheckSameModel(options, job));
     summary.nothing_to_do = true;
     progress.Print(NothingToDo(options, job.scan) + FormatAccuracy(job.scan.labels));
     summary.numbers.total_s = SecondsSince(start);
@@ -358,7 +375,8 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   PENSTOCK_ASSIGN_OR_RETURN(StatsFile stats, StatsFile::Open(options.stats_path));
   absl::StatusOr<JobSummary> summary = input_names.ok() ? RunWithStats(options, *input_names, open_engine, stop, stats)
                                                         : absl::StatusOr<JobSummary>(input_names.status());
-  if (!summary.ok()) (void)stats.Write(FormatStatsOfError(summary.status()));  // the error of the run counts
+  // The error of the run counts. Standard output stays empty when a command fails.
+  if (!summary.ok() && options.stats_path != "-") (void)stats.Write(FormatStatsOfError(summary.status()));
   return summary;
 }
 

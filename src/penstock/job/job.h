@@ -35,7 +35,7 @@ struct JobOptions {
   bool resume = false;                   // continue the job of this output; starts it when there is no output yet
   bool retry_failed = false;             // with `resume`: run requests again that have an error record
   double drain_s = 30;                   // time for the requests under way to finish after `stop` was set
-  std::string stats_path;                // empty: none
+  std::string stats_path;                // "-": standard output; empty: none
   // Flags that name other files to be written, with the file names. None may be a file of the job.
   std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;
@@ -49,6 +49,8 @@ struct JobOptions {
   int64_t default_max_tokens = SamplingParams().max_tokens;  // the model's, where neither flags nor request say it
   // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.
   Settings engine_settings;
+  // Returns the fingerprint of the model without opening an engine; optional. A finished job is compared with it, too.
+  std::function<absl::StatusOr<std::string>()> fingerprint = {};
   std::function<void(const ProgressCounts&)> on_progress = {};  // called after each step; optional
   // The output's system calls, which tests replace. Not owned; may be nullptr.
   OutputCalls* output_calls = nullptr;

@@ -45,11 +45,11 @@ class Validator {
     const absl::Status status = AddPrompts(request, place);
     if (status.ok()) return;
     ++report_.num_bad;
-    if (report_.bad_lines.size() < kMaxReportedBadLines) {
-      const bool is_input = FaultOf(status) == Fault::kInput;
-      report_.bad_lines.push_back(
-          {place, {is_input ? "invalid_request" : "model_error", penstock::Message(status), ""}});
-    }
+    const bool is_input = FaultOf(status) == Fault::kInput;
+    AddBad(place, {is_input ? "invalid_request" : "model_error", penstock::Message(status), ""});
+  }
+  void AddBad(const LinePlace& place, LineError error) {
+    if (report_.bad_lines.size() < kMaxReportedBadLines) report_.bad_lines.push_back({place, std::move(error)});
   }
   PromptReport Release() { return std::move(report_); }
 
@@ -133,10 +133,15 @@ absl::StatusOr<PromptReport> ValidatePrompts(const PromptsToValidate& job, const
       return MakeError(Fault::kStopped, job.inputs.name() + ": stopped while counting the tokens of prompts");
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
     if (!more) return validator.Release();
-    if (line.too_long || IsBlank(line.text) || !job.report.Has(line.number)) continue;
-    RequestLine request = ParseRequestLine(line.text, line.number);
+    if ((!line.too_long && IsBlank(line.text)) || !job.report.Has(line.number)) continue;
+    RequestLine request = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
     CheckLineModel(job.report, request);
-    if (!request.error.has_value()) validator.Add(std::move(request.request), reader.place());
+    CheckLineTask(job.task, request);
+    if (request.error.has_value()) {
+      validator.AddBad(reader.place(), *std::move(request.error));
+    } else {
+      validator.Add(std::move(request.request), reader.place());
+    }
   }
 }
 
@@ -161,11 +166,7 @@ std::string FormatPromptReport(const PromptReport& report) {
   if (report.longest_prompt > 0) {
     text += fmt::format("longest prompt: {} tokens, {}\n", report.longest_prompt, report.longest_place.Text());
   }
-  for (const BadLine& bad : report.bad_lines) {
-    text += fmt::format("{}: {}: {}\n", bad.place.Text(), bad.error.code, Printable(bad.error.message));
-  }
-  const auto num_unsaid = report.num_bad - std::ssize(report.bad_lines);
-  if (num_unsaid > 0) text += fmt::format("and {} more prompts that the model cannot take\n", num_unsaid);
+  if (report.num_bad > 0) text += fmt::format("{} more requests that this model cannot take\n", report.num_bad);
   return text;
 }
 
@@ -175,8 +176,7 @@ json::object ToJson(const PromptReport& report) {
           {"computed_prompt_tokens", report.computed_tokens},
           {"longest_prompt", report.longest_prompt},
           {"max_new_tokens", report.new_tokens},
-          {"bad", report.num_bad},
-          {"errors", ToJson(report.bad_lines)}};
+          {"bad", report.num_bad}};
 }
 
 }  // namespace penstock

@@ -26,8 +26,8 @@ struct PromptReport {
   int64_t longest_prompt = 0;
   LinePlace longest_place;
   int64_t new_tokens = 0;          // of all answers at most
-  int64_t num_bad = 0;             // requests whose prompt the model cannot take
-  std::vector<BadLine> bad_lines;  // the first few of them
+  int64_t num_bad = 0;             // requests that only this model cannot take
+  std::vector<BadLine> bad_lines;  // the first few bad requests of the input, also those that no model can take
 };
 
 struct PromptsToValidate {
@@ -35,6 +35,7 @@ struct PromptsToValidate {
   const InputReport& report;
   const PromptMaker& maker;
   SamplingParams sampling;  // what requests start from
+  JobTask task = JobTask::kAnswer;
   bool shares_prefixes = true;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/check.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
@@ -268,10 +269,21 @@ absl::Status ExpertStore::Preload(ThreadPool* pool, const ExpertSet& preferred) 
   keys.resize(std::min(keys.size(), slots_.size()));
   std::vector<ExpertLease> leases;
   for (const ExpertKey key : keys) leases.push_back(*Acquire(key, FetchReason::kWanted));
+  int64_t num_damaged = 0;
+  absl::Status first_damage;
   for (const ExpertLease& lease : leases) {
     PENSTOCK_RETURN_IF_ERROR(runtime_->Wait(lease.arrived()));
-    if (pool != nullptr) PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, *pool)[0]);
+    if (pool != nullptr) {
+      const absl::Status finished = Finish({&lease.place(), 1}, *pool)[0];
+      if (!finished.ok() && FaultOf(finished) != Fault::kModel) return finished;
+      num_damaged += finished.ok() ? 0 : 1;
+      first_damage.Update(finished);
+    }
     (void)TakeUnfinished(lease.place());
+  }
+  if (num_damaged > 0) {
+    LogWarning("{} of {} experts are damaged: what chooses them fails. The first: {}", num_damaged, leases.size(),
+               Message(first_damage));
   }
   return absl::OkStatus();
 }

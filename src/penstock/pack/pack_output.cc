@@ -57,7 +57,7 @@ absl::StatusOr<PackOutput> PackOutput::Create(const std::string& path) {
   std::error_code error;
   if (fs::exists(output.path_, error) &&
       !(fs::is_directory(output.path_, error) && fs::is_empty(output.path_, error))) {
-    return UsageError("{}: exists and is no empty folder: give another --output, or remove it", output.path_);
+    return IoError("{}: the output exists and is no empty folder; choose another name, or remove it", output.path_);
   }
   if (::mkdir(output.partial_.c_str(), 0777) != 0 && errno != EEXIST) {
     return IoError("{}: cannot be made: {}", output.partial_, ErrnoText(errno));

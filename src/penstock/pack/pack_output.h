@@ -14,8 +14,8 @@ namespace penstock {
 // Removes what it wrote unless Commit() succeeded. Move-only.
 class PackOutput {
  public:
-  // Makes the empty folder `path`.partial. kUsage when `path` exists and is not an empty folder; kIo when another
-  // process packs to the same place or the system refuses.
+  // Makes the empty folder `path`.partial. kIo when `path` exists and is not an empty folder, when another process
+  // packs to the same place, or when the system refuses.
   static absl::StatusOr<PackOutput> Create(const std::string& path);
   PackOutput(PackOutput&&) = default;
   ~PackOutput();

@@ -8,6 +8,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/flags/flags.h"
+#include "penstock/hardware/presets.h"
 #include "penstock/plan/formats.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/schedule.h"
@@ -21,16 +22,25 @@ std::string CheckStopText(const std::string& text) {
   return fmt::format("expected UTF-8 text of 1 to {} bytes", kMaxStopTextBytes);
 }
 
+// Returns the names of machines that --hardware takes.
+std::string MachineNames() {
+  std::string names;
+  for (const PresetInfo& info : AllPresets()) {
+    if (info.kind == "machine") names += (names.empty() ? "" : " ") + std::string(info.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string ScheduleHelp() {
   return ScheduleNames() +
-         "(default: klotski when experts stream, else on-demand; run and serve take auto for --policy auto)";
+         "(default: klotski when experts stream, else on-demand); run and serve take auto, too: it is --policy auto";
 }
 
 std::string ScheduleNames() {
   const auto attends_on_host = [](const ScheduleTraits& schedule) { return schedule.attends_on_host; };
-  return fmt::format("auto, {}; with a device also {} ", ChoiceNames(Schedules(), std::not_fn(attends_on_host)),
+  return fmt::format("{}; with a device also {} ", ChoiceNames(Schedules(), std::not_fn(attends_on_host)),
                      ChoiceNames(Schedules(), attends_on_host));
 }
 
@@ -44,7 +54,9 @@ void AddMirrorFlag(CLI::App& app, EngineOptions& engine) {
 
 void AddLogFlags(CLI::App& app, LogFlags& flags) {
   BeginGroup(app, kGeneralGroup);
-  AddFlag(app, "--log-level", flags.level, "trace, debug, info, warning, error or off").ShowDefault();
+  AddFlag(app, "--log-level", flags.level, "trace, debug, info, warning, error or off")
+      .Values("trace debug info warning error off")
+      .ShowDefault();
   AddFlag(app, "-q,--quiet", flags.quiet, "show only errors: no progress, no notes");
   AddOptionFileFlag(app, "file with flags, one per line: memory = \"16GiB\"");
 }
@@ -59,11 +71,16 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
   AddFlag(app, "--context-length", engine.context_length,
           "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
       .InRange(2, kMaxContext);
-  AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
-  AddFlag(app, "--activations", flags.activations, "auto (int8), " + ChoiceNames(ActivationFormats())).ShowDefault();
-  AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
-  AddFlag(app, "--comm-dtype", flags.comm_dtype,
-          "outputs of experts between ranks: auto, " + ChoiceNames(CommFormats()))
+  const std::string dtypes = "auto, " + ChoiceNames(ComputeDtypes());
+  AddFlag(app, "--dtype", flags.dtype, dtypes).Values(dtypes).ShowDefault();
+  AddFlag(app, "--activations", flags.activations, "auto (int8), " + ChoiceNames(ActivationFormats()))
+      .Values("auto, " + ChoiceNames(ActivationFormats()))
+      .ShowDefault();
+  const std::string kv_dtypes = "auto, " + ChoiceNames(KvFormats());
+  AddFlag(app, "--kv-dtype", flags.kv_dtype, kv_dtypes).Values(kv_dtypes).ShowDefault();
+  const std::string comm_dtypes = "auto, " + ChoiceNames(CommFormats());
+  AddFlag(app, "--comm-dtype", flags.comm_dtype, "outputs of experts between ranks: " + comm_dtypes)
+      .Values(comm_dtypes)
       .ShowDefault();
   AddFlag(app, "--parallel", flags.parallel,
           "how ranks divide the model: auto, or attention=dp (by sequences) or tp (by heads), experts=ep (whole) or tp "
@@ -84,19 +101,21 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
           "compute every prompt in full, also what prompts begin with in common");
   AddFlag(app, "--speculate", flags.speculate,
           "fill rows that cost little with guesses of the next tokens, which change no answer: auto, off")
+      .Values("auto, off")
       .ShowDefault()
       .Check([](const std::string& text) { return text == "auto" || text == "off" ? "" : "expected auto or off"; });
   BeginGroup(app, "Schedule");
-  AddFlag(app, "--schedule", flags.schedule, schedule_help);
+  AddFlag(app, "--schedule", flags.schedule, schedule_help).Values("auto, " + ChoiceNames(Schedules()));
   AddFlag(app, "--policy", flags.policy_path,
           "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       .TypeName("FILE");
-  AddFlag(
-      app, "--predictor", flags.predictor,
-      "predictor by which hybrid fetches ahead: " +
-          ChoiceNames(Predictors(), [](const PredictorTraits& p) { return !p.is_simulated_only && !p.needs_network; }) +
-          ", sida:FILE, or sida:FILE,mode=replace to leave the routers out (auto: the best one for the model by bench "
-          "routing, else none)");
+  const std::string predictors =
+      ChoiceNames(Predictors(), [](const PredictorTraits& p) { return !p.is_simulated_only && !p.needs_network; });
+  AddFlag(app, "--predictor", flags.predictor,
+          "predictor by which hybrid fetches ahead: " + predictors +
+              ", sida:FILE, or sida:FILE,mode=replace to leave the routers out (auto: the best one for the model by "
+              "bench routing, else none)")
+      .Values("auto, sida:, " + predictors);
   AddFlag(app, "--batch-size", flags.batch_size,
           "sequences at once (default: as many as the budget allows, at most 64)")
       .InRange(1, kMaxBatchSize);
@@ -131,6 +150,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required) {
       .TypeName("SIZE");
   AddFlag(app, "--device", engine.device,
           "auto (a GPU if there is one), cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]")
+      .Values("auto cpu cuda emulated")
       .ShowDefault();
   AddPolicyFlags(app, flags, ScheduleHelp());
   BeginGroup(app, "Prefixes on disk");
@@ -177,9 +197,8 @@ void AddSourceFlags(CLI::App& app, std::string& model_dir, ConfigFlags& config) 
   AddFlag(app, "-m,--model", model_dir, "model: a folder, a packed store or a GGUF file (or give --config)")
       .TypeName("DIR");
   AddFlag(app, "--config", config.path, "a model's config.json; no weights are needed").TypeName("FILE");
-  AddFlag(app, "--weights", config.weights,
-          "with --config: " + ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)))
-      .ShowDefault();
+  const std::string weights = ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats));
+  AddFlag(app, "--weights", config.weights, "with --config: " + weights).Values(weights).ShowDefault();
 }
 
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& schedule_help) {
@@ -190,14 +209,16 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& 
   AddFlag(app, "--hardware", flags.hardware,
           "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "
           "(prints the presets)")
+      .Values("auto list " + MachineNames())
       .ShowDefault();
   AddFlag(app, "--workload", flags.workload,
           "prompt=N,gen=N[,max-prompt=N,requests=N,shared=N,sampled=1], or mtbench, reasoning, summarization, klotski")
+      .Values("mtbench reasoning summarization klotski prompt=")
       .ShowDefault();
   AddFlag(app, "--memory", flags.model.memory,
           "DRAM budget: 16GiB, or 50% of the hardware's (default: 90%; of this machine, 75% of what is free)")
       .TypeName("SIZE");
-  AddFlag(app, "--device", engine.device, "auto, cpu or gpu").ShowDefault();
+  AddFlag(app, "--device", engine.device, "auto, cpu or gpu").Values("auto cpu gpu").ShowDefault();
   AddFlag(app, "--ranks", flags.ranks, "machines like this that share the model's experts")
       .InRange(1, kMaxRanks)
       .ShowDefault();

@@ -14,7 +14,7 @@ struct LogFlags {
 };
 void AddLogFlags(CLI::App& app, LogFlags& flags);
 
-// Return help texts: the schedules' names; ScheduleHelp() adds the choice of `auto`.
+// Return help texts: the schedules' names; ScheduleHelp() adds the default, and what `auto` is.
 std::string ScheduleNames();
 std::string ScheduleHelp();
 

@@ -45,7 +45,7 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(Workload workload, ParseWorkload(flags.workload));
   ModelFlags model_flags = flags.model;
   const bool all_schedules = model_flags.schedule == "all";
-  if (all_schedules) model_flags.schedule.reset();
+  if (all_schedules || model_flags.schedule == "auto") model_flags.schedule.reset();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model,
                             DescribeModel(options.model_dir, flags.config, options.model_mirrors));

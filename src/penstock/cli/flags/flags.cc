@@ -123,6 +123,10 @@ std::string OptionFile(const CLI::App* command) {
 
 // The begin of CLI11's message about a key that is not a flag.
 constexpr std::string_view kUnknownKey = "INI was not able to parse ";
+// In CLI11's message about a flag at the end of the line. The flag's type with all its checks follows.
+constexpr std::string_view kMissingValue = ": 1 required ";
+// Stands before the words of Flag::Values() in a check's description, the only place that CLI11 has for them.
+constexpr std::string_view kValuesMark = "values: ";
 // CLI11 adds this to the name of a section.
 constexpr std::string_view kSectionMark = ".++";
 
@@ -144,6 +148,8 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
     name_unknown(command == nullptr && !extras[0].starts_with('-') ? "command" : "argument", extras[0]);
   } else if (is_missing && command == nullptr) {
     message = "expected a command";
+  } else if (const size_t end = message.find(kMissingValue); end != std::string::npos) {
+    message = message.substr(0, end) + ": a value is required";
   }
   if (const std::string path = OptionFile(command); !path.empty()) {
     const bool in_file = message.starts_with(kUnknownKey);
@@ -197,6 +203,24 @@ std::string RangeOf(const CLI::Option& option) {
   return range;
 }
 
+// Returns the words that Flag::Values() was given.
+std::vector<std::string> ValuesOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find(kValuesMark);
+  if (begin == std::string::npos) return {};
+  const std::string text = type.substr(begin + kValuesMark.size());
+  std::vector<std::string> words;
+  std::string word;
+  for (const char c : text + " ") {
+    if (c != ' ' && c != ',' && c != ';') {
+      word += c;
+    } else if (!word.empty()) {
+      words.push_back(std::exchange(word, ""));
+    }
+  }
+  return words;
+}
+
 FlagHelp DescribeFlag(const CLI::Option& option) {
   FlagHelp flag;
   for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
@@ -210,6 +234,7 @@ FlagHelp DescribeFlag(const CLI::Option& option) {
   }
   flag.text = option.get_description();
   flag.group = option.get_group();
+  flag.values = ValuesOf(option);
   flag.is_required = option.get_required();
   const std::string range = RangeOf(option);
   std::string value = option.get_default_str();
@@ -264,6 +289,10 @@ Flag AddOption(CLI::App& app, const std::string& name, Target& target, const std
 Flag Flag::Required() const { return Flag(option_->required()); }
 Flag Flag::TypeName(const std::string& name) const { return Flag(option_->type_name(name)); }
 Flag Flag::ShowDefault() const { return Flag(option_->capture_default_str()); }
+Flag Flag::Values(const std::string& words) const {
+  return Flag(
+      option_->check(CLI::Validator([](std::string&) { return std::string(); }, std::string(kValuesMark) + words)));
+}
 Flag Flag::SeparatedBy(char delimiter) const { return Flag(option_->delimiter(delimiter)); }
 Flag Flag::Excludes(const Flag& other) const { return Flag(option_->excludes(other.option_)); }
 Flag Flag::InRange(int64_t min, int64_t max) const {

@@ -28,7 +28,9 @@ class Flag {
   Flag Required() const;
   Flag TypeName(const std::string& name) const;  // in the help text: "FILE"
   Flag ShowDefault() const;                      // in the help text: the target's present value
-  Flag SeparatedBy(char delimiter) const;        // for a list: "1,16,64"
+  // In completions for shells: the words of "auto, f32, bf16". Other texts stay possible.
+  Flag Values(const std::string& words) const;
+  Flag SeparatedBy(char delimiter) const;  // for a list: "1,16,64"
   Flag Excludes(const Flag& other) const;
 
   // Checks of the text. Bounds are inclusive.

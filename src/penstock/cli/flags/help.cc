@@ -108,21 +108,53 @@ std::string CommandNames(const CommandHelp& command) {
   return names;
 }
 
+std::string Joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
+
+// Returns the words that may stand where no flag stands: commands, or the values of an argument without dashes.
+std::string BareWords(const CommandHelp& command) {
+  std::string words = CommandNames(command);
+  for (const FlagHelp& flag : command.flags) {
+    if (!flag.names.back().starts_with('-') && !flag.values.empty())
+      words += (words.empty() ? "" : " ") + Joined(flag.values);
+  }
+  return words;
+}
+
+// Returns cases of bash that set the values of the flag before the word.
+std::string ValueCases(const CommandHelp& command) {
+  std::string cases;
+  for (const FlagHelp& flag : command.flags) {
+    if (flag.values.empty() || !flag.names.back().starts_with('-')) continue;
+    cases += fmt::format("        {}) values='{}' ;;\n", fmt::join(flag.names, "|"), Joined(flag.values));
+  }
+  return cases;
+}
+
 // Appends a case of bash for the words of a command, and for those of its commands.
-void AppendBashCases(const CommandHelp& command, const std::string& parent_flags, std::string& out) {
+void AppendBashCases(const CommandHelp& command, const std::string& parent_flags, const std::string& parent_cases,
+                     std::string& out) {
   const std::string words = command.name.substr(std::min(command.name.find(' '), command.name.size()));
-  const std::string names = CommandNames(command);
   const std::string flags = DashedNames(command) + (parent_flags.empty() ? "" : " " + parent_flags);
-  out += fmt::format("    '{}') commands='{}'; flags='{}' ;;\n", words.empty() ? words : words.substr(1), names, flags);
+  out += fmt::format("    '{}')\n      commands='{}'\n      flags='{}'\n", words.empty() ? words : words.substr(1),
+                     BareWords(command), flags);
+  const std::string cases = ValueCases(command) + parent_cases;
+  if (!cases.empty()) out += fmt::format("      case \"$before\" in\n{}      esac\n", cases);
+  out += "      ;;\n";
   // A command of a command takes the flags of both.
-  for (const CommandHelp& sub : command.commands) AppendBashCases(sub, words.empty() ? "" : DashedNames(command), out);
+  const bool is_program = words.empty();
+  for (const CommandHelp& sub : command.commands) {
+    AppendBashCases(sub, is_program ? "" : DashedNames(command), is_program ? "" : ValueCases(command), out);
+  }
 }
 
 std::string BashCompletion(const CommandHelp& program) {
   std::string out =
       "# Completion of penstock for bash. Load it with: source <(penstock completion bash)\n"
       "_penstock_words() {\n"
-      "  local word=${COMP_WORDS[COMP_CWORD]} said='' commands='' flags='' i\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} before='' said='' commands='' flags='' values='' i\n"
+      "  ((COMP_CWORD > 0)) && before=${COMP_WORDS[COMP_CWORD - 1]}\n"
+      "  [[ $word == = ]] && word=''\n"  // bash makes three words of --dtype=bf16
+      "  [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD - 2]}\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    case \"$said ${COMP_WORDS[i]}\" in\n      ";
   std::string known;
@@ -138,10 +170,12 @@ std::string BashCompletion(const CommandHelp& program) {
          "    esac\n"
          "  done\n"
          "  case \"${said# }\" in\n";
-  AppendBashCases(program, "", out);
+  AppendBashCases(program, "", "", out);
   out +=
       "  esac\n"
-      "  if [[ $word == -* ]]; then\n"
+      "  if [[ -n $values ]]; then\n"
+      "    COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
+      "  elif [[ $word == -* ]]; then\n"
       "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
       "  elif [[ -n $commands && ${COMP_WORDS[COMP_CWORD - 1]} != -* ]]; then\n"
       "    COMPREPLY=($(compgen -W \"$commands\" -- \"$word\"))\n"
@@ -179,8 +213,11 @@ void AppendFish(const CommandHelp& command, std::string& out) {
         names += " -s " + flag_name.substr(1);
       }
     }
-    if (names.empty()) continue;
-    out += fmt::format("complete -c penstock -n '{}'{}{} -d {}\n", condition, names, flag.type.empty() ? "" : " -r",
+    // The words of an argument without dashes stand alone; those of a flag behind it.
+    const std::string values = flag.values.empty() ? "" : " -a " + FishQuoted(Joined(flag.values));
+    if (names.empty() && values.empty()) continue;
+    const std::string kind = names.empty() ? " -f" : flag.type.empty() ? "" : flag.values.empty() ? " -r" : " -x";
+    out += fmt::format("complete -c penstock -n '{}'{}{}{} -d {}\n", condition, names, kind, values,
                        FishQuoted(flag.text));
   }
   for (const CommandHelp& sub : command.commands) AppendFish(sub, out);

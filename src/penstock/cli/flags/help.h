@@ -12,8 +12,9 @@ struct FlagHelp {
   std::vector<std::string> names;  // "-t", "--threads"; of an argument without dashes: "table"
   std::string type;                // "FILE"; empty: the flag takes no value
   std::string text;
-  std::string notes;  // "required", the default and the range; may be empty
-  std::string group;  // the heading under which the flag stands
+  std::vector<std::string> values;  // some texts that the flag takes; empty: no words are known
+  std::string notes;                // "required", the default and the range; may be empty
+  std::string group;                // the heading under which the flag stands
   bool is_required = false;
 };
 

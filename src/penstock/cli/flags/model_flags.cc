@@ -103,6 +103,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
                                    {"--trace-html", options.trace_html_path},
                                    {"--record-routing", options.routing_path},
                                    {"--record-correlation", options.correlation_path}}) {
+    if (path == "-") return UsageError("{} -: expected a file's name, not standard output", flag);
     PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel(flag, path, options.model_dir));
   }
   if (flags.gpu_memory.has_value()) {
@@ -111,6 +112,10 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   }
   if (flags.policy_path == kAuto) {
     return UsageError("--policy auto works only with run and serve; penstock plan --output writes a policy file");
+  }
+  if (flags.schedule == kAuto) {
+    return UsageError(
+        "--schedule auto works only with run and serve; without --schedule the model's usual one is taken");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.engine.context_length > 0) options.context_length = flags.engine.context_length;
@@ -152,6 +157,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
 
 absl::StatusOr<EngineOptions> ToPlannedOptions(ModelFlags flags) {
   if (flags.policy_path == kAuto) flags.policy_path.clear();
+  if (flags.schedule == kAuto) flags.schedule.reset();
   return ToEngineOptions(flags);
 }
 

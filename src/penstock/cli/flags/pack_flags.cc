@@ -7,10 +7,13 @@ namespace penstock::cli {
 
 void AddPackFlags(CLI::App& command, PackOptions& options) {
   BeginGroup(command, "Store");
-  AddFlag(command, "-m,--model", options.model_dir, "Hugging Face model folder").Required().TypeName("DIR");
+  AddFlag(command, "-m,--model", options.model_dir, "model: a Hugging Face folder, a GGUF file or its folder")
+      .Required()
+      .TypeName("DIR");
   AddFlag(command, "-o,--output", options.output_dir, "folder to write; must not exist").Required().TypeName("DIR");
-  const Flag quantize =
-      AddFlag(command, "--quantize", options.quantize, "none, int8, hqq4, hqq3 or hqq2").ShowDefault();
+  const Flag quantize = AddFlag(command, "--quantize", options.quantize, "none, int8, hqq4, hqq3 or hqq2")
+                            .Values("none int8 hqq4 hqq3 hqq2")
+                            .ShowDefault();
   AddFlag(command, "--bits", options.bits,
           "bits a weight on average, with scales: each matrix gets the format with which the whole errs least")
       .NumberFrom(1, 16)
@@ -19,9 +22,10 @@ void AddPackFlags(CLI::App& command, PackOptions& options) {
   AddFlag(command, "--importance", options.importance_path,
           "with --bits or --quantize hqq4 to hqq2: weigh errors by what penstock calibrate recorded")
       .TypeName("FILE");
-  AddFlag(command, "--dtype", options.dtype, "auto (the checkpoint's own) or bf16").ShowDefault();
+  AddFlag(command, "--dtype", options.dtype, "auto (the checkpoint's own) or bf16").Values("auto bf16").ShowDefault();
   AddFlag(command, "--compress", options.compress,
           "none, auto or bf16: store experts in bf16 compressed, without loss (auto: where it pays)")
+      .Values("none auto bf16")
       .ShowDefault();
   AddFlag(command, "-t,--threads", options.threads, "compute threads (default: all usable CPUs)")
       .InRange(1, kMaxThreads);

@@ -44,7 +44,7 @@ absl::StatusOr<int> CalibrateCommand(const CalibrateFlags& flags) {
   PENSTOCK_RETURN_IF_ERROR(ComputeInFloats(options));
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--output", flags.output_path, options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(flags.output_path));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file, options.memory_bytes));
   if (options.context_length == 0) options.context_length = kQualityWindow;
   std::unique_ptr<ImportanceCollector> collector;
   {

@@ -16,7 +16,7 @@ namespace penstock::cli {
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file, options.memory_bytes));
   if (options.batch_size == 0) options.batch_size = 1;
   options.decodes = false;
   options.caller_memory = [&text](const ModelInfo&) {

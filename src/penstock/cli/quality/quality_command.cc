@@ -214,7 +214,7 @@ std::string Report(Comparison comparison, bool as_json) {
 
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, ToEngineOptions(flags.model));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file, options.memory_bytes));
   const int64_t window = options.context_length > 0 ? options.context_length : kQualityWindow;
   PENSTOCK_ASSIGN_OR_RETURN(ObservedEngine reference, OpenHalf(options, flags.reference_dir, window, text.size()));
   PENSTOCK_ASSIGN_OR_RETURN(ObservedEngine model, OpenHalf(options, options.model_dir, window, text.size()));

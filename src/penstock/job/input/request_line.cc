@@ -14,11 +14,13 @@ namespace {
 constexpr std::string_view kCompletionsUrl = "/v1/completions";
 constexpr std::string_view kChatUrl = "/v1/chat/completions";
 
+constexpr std::string_view kIdFields[] = {"custom_id", "id", "question_id"};
+
 // Reads the id from the first of three fields that the line has. An error leaves the id absent, so that nobody relies
 // on it.
 void ReadId(const json::object& object, int64_t number, RequestLine& line) {
   FieldReader fields(object, "");
-  for (const std::string_view name : {"custom_id", "id", "question_id"}) {
+  for (const std::string_view name : kIdFields) {
     const json::value* value = fields.Find(name);
     if (value == nullptr) continue;
     if (value->is_string()) {
@@ -428,6 +430,13 @@ void RefuseUnsupported(FieldReader& fields) {
   RefuseTypingErrors(fields);
 }
 
+// Names the fields that nothing has read. ReadId() has read ids.
+void AddIgnored(const FieldReader& fields, RequestLine& line) {
+  for (std::string& name : fields.Unread()) {
+    if (std::ranges::find(kIdFields, name) == std::end(kIdFields)) line.ignored.push_back(std::move(name));
+  }
+}
+
 // Reads a request's own fields, which are the same in a batch line's body and in a plain line.
 std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, RequestLine& line) {
   if (kind == RequestKind::kCompletion) {
@@ -455,6 +464,7 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
   RefuseUnsupported(fields);
   line.request.sampling = ReadSamplingFields(fields);
   ReadPromptFields(fields, line.request);
+  AddIgnored(fields, line);
   return fields.error();
 }
 
@@ -475,6 +485,8 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
       ParseRequestBody(body->get_object(), url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, "body.");
   line.model = std::move(inner.model);
   line.request = std::move(inner.request);
+  line.ignored = std::move(inner.ignored);
+  AddIgnored(outer, line);
   return std::move(inner.error);
 }
 

@@ -68,6 +68,7 @@ struct RequestLine {
   std::string model;   // `model` of the batch body; may be empty
   JobRequest request;  // meaningful when there is no error
   std::optional<LineError> error;
+  std::vector<std::string> ignored;  // names of fields that mean nothing in this request
 };
 
 // `text` is one line without its end; `number` is its line number, from 1.

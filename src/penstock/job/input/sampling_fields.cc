@@ -1,5 +1,6 @@
 #include "penstock/job/input/sampling_fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -166,7 +167,18 @@ json::object ToJson(const SamplingParams& p) {
 
 const json::value* FieldReader::Find(std::string_view name) const {
   const json::value* value = object_.if_contains(json::string_view(name.data(), name.size()));
-  return value == nullptr || value->is_null() ? nullptr : value;
+  if (value == nullptr || value->is_null()) return nullptr;
+  read_.push_back(value);
+  return value;
+}
+
+std::vector<std::string> FieldReader::Unread() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : object_) {
+    if (value.is_null() || std::ranges::find(read_, &value) != read_.end()) continue;
+    names.emplace_back(key.data(), key.size());
+  }
+  return names;
 }
 
 void FieldReader::Fail(std::string_view code, std::string_view name, std::string message) {

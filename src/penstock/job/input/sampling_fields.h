@@ -61,6 +61,8 @@ class FieldReader {
 
   // Returns the field's value, or nullptr when it is absent or null.
   const json::value* Find(std::string_view name) const;
+  // Returns the names of the fields that no call has asked for, without those that are null.
+  std::vector<std::string> Unread() const;
   std::optional<double> Number(std::string_view name, double min, double max);
   std::optional<int64_t> Integer(std::string_view name, int64_t min, int64_t max);
   std::optional<bool> Bool(std::string_view name);
@@ -78,6 +80,7 @@ class FieldReader {
   const json::object& object_;
   std::string prefix_;
   std::optional<LineError> error_;
+  mutable std::vector<const json::value*> read_;  // values that Find() has returned
 };
 
 // Reads the fields of SamplingOverrides. `max_completion_tokens` is another name for max_tokens,

@@ -72,6 +72,13 @@ void CountLine(const RequestLine& line, const LinePlace& place, InputReport& rep
     if (report.bad_lines.size() < kMaxReportedBadLines) report.bad_lines.push_back({place, *line.error});
     return;
   }
+  constexpr size_t kMaxIgnored = 20, kMaxNameBytes = 64;
+  for (const std::string& name : line.ignored) {
+    const std::string shown = Printable(name.size() > kMaxNameBytes ? name.substr(0, kMaxNameBytes) + "..." : name);
+    if (report.ignored_fields.size() < kMaxIgnored || report.ignored_fields.contains(shown)) {
+      ++report.ignored_fields[shown];
+    }
+  }
   report.num_scored += line.request.choices.empty() ? 0 : 1;
   switch (line.request.kind) {
     case RequestKind::kCompletion:
@@ -401,11 +408,25 @@ std::string FormatInputReport(const InputReport& report) {
       report.num_requests, report.shard.Suffix(), report.num_completions, report.num_chats, report.num_turns_requests,
       report.num_scored > 0 ? fmt::format("{} with choices, ", report.num_scored) : "", report.num_bad,
       report.num_blank);
-  for (const BadLine& bad : report.bad_lines) {
+  const std::string ignored = FormatIgnoredFields(report);
+  return ignored.empty() ? text : text + "ignored fields: " + ignored + "\n";
+}
+
+std::string FormatBadLines(const std::vector<BadLine>& lines, int64_t num_bad) {
+  std::string text;
+  for (const BadLine& bad : lines) {
     text += fmt::format("{}: {}: {}\n", bad.place.Text(), bad.error.code, Printable(bad.error.message));
   }
-  const size_t num_unsaid = static_cast<size_t>(report.num_bad) - report.bad_lines.size();
-  if (num_unsaid > 0) text += fmt::format("and {} more bad lines\n", num_unsaid);
+  const int64_t num_unsaid = num_bad - std::ssize(lines);
+  if (num_unsaid > 0) text += fmt::format("and {} more bad requests\n", num_unsaid);
+  return text;
+}
+
+std::string FormatIgnoredFields(const InputReport& report) {
+  std::string text;
+  for (const auto& [name, count] : report.ignored_fields) {
+    text += fmt::format("{}{} ({} request{})", text.empty() ? "" : ", ", name, count, count == 1 ? "" : "s");
+  }
   return text;
 }
 
@@ -424,7 +445,10 @@ json::object ToJson(const InputReport& report) {
   json::object object = {
       {"lines", report.num_lines}, {"requests", report.num_requests},    {"completions", report.num_completions},
       {"chats", report.num_chats}, {"turns", report.num_turns_requests}, {"scored", report.num_scored},
-      {"bad", report.num_bad},     {"blank", report.num_blank},          {"errors", ToJson(report.bad_lines)}};
+      {"bad", report.num_bad},     {"blank", report.num_blank}};
+  json::object ignored;
+  for (const auto& [name, count] : report.ignored_fields) ignored[name] = count;
+  object["ignored_fields"] = std::move(ignored);
   if (!report.shard.is_whole()) object["shard"] = report.shard.Text();
   return object;
 }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,8 @@ struct InputReport {
   std::string model;  // the first model name in a line of the whole input; the others must be equal
   LinePlace model_place;
   std::vector<BadLine> bad_lines;  // the first few bad lines
+  std::map<std::string, int64_t>
+      ignored_fields;  // the first few fields that mean nothing, with the good requests that have them
   // Used by JobMemory().
   uint64_t parse_bytes = 0;  // most memory to read and parse one line of the whole input
   LinePlace costliest_line;
@@ -115,9 +118,13 @@ void CheckLineModel(const InputReport& report, RequestLine& line);
 // Turns a line that the task cannot take into an error.
 void CheckLineTask(JobTask task, RequestLine& line);
 
-// Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns, 0 bad), 0 blank lines" and the first bad
-// lines.
+// Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns, 0 bad), 0 blank lines", and the fields that
+// mean nothing.
 std::string FormatInputReport(const InputReport& report);
+// Returns a line for each of `lines`, and how many more of the `num_bad` there are.
+std::string FormatBadLines(const std::vector<BadLine>& lines, int64_t num_bad);
+// Returns "category (80 requests), user (1 request)".
+std::string FormatIgnoredFields(const InputReport& report);
 json::object ToJson(const InputReport& report);
 json::array ToJson(const std::vector<BadLine>& lines);
 
