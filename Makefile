@@ -1,9 +1,9 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench's questions with the demo model
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
-# make nightly: tidy, tsan, bad inputs, COMBINATIONS random policies and 500 of ranks under sanitizers, random plans, 300 faults,
-#     120 of ranks, and 400 kills of --prefix-dir, from a new SEED each day; a wheel of the Python package, with
-#     lm-evaluation-harness; the papers' tables are as docs/paper-tables.md has them
+# make nightly: tidy, tsan, all tests optimised, bad inputs, COMBINATIONS random policies and 500 of ranks under sanitizers,
+#     random plans, 300 faults, 120 of ranks, and 400 kills of --prefix-dir, from a new SEED each day; a wheel of the Python
+#     package, with lm-evaluation-harness; the papers' tables are as docs/paper-tables.md has them
 # make tsan: tests of the floors with threads under the thread sanitizer
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
 # make format: clang-format on all C++ and CUDA files
@@ -33,8 +33,9 @@ gates:
 	@scripts/gates.py
 
 nightly: deps tidy tsan
-	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test
-	@cmake --preset release >/dev/null && cmake --build --preset release --target simulate_test penstock fault_shim
+	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test chat_test job_test
+	@cmake --preset release >/dev/null && cmake --build --preset release
+	@ctest --preset release -L fast && ctest --preset dev -R '^(chat/whole_answer_test|job/kill_test)$$'
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
 	@cmake --build --preset dev --target penstock && python3 tests/cli/bad_inputs.py --penstock build/dev/bin/penstock --only "^(?!L11 )"

@@ -120,9 +120,19 @@ endfunction()
 # penstock_tests(base DEPS penstock_base TESTS json_test.cc SLOW_TESTS file_test.cc) adds one program for a floor's tests,
 # tests/base_test, and one ctest for each of its files: tests/base/json_test.cc -> "base/json_test". A test has the label
 # fast or slow, or both golden and fast. SUFFIX names another program of the floor, which links other libraries. PROCESSORS
-# is the number of threads that compute at once. Beside another test they would mostly wait for each other.
+# is the number of threads that compute at once. Beside another test they would mostly wait for each other. With 1, a test
+# has a CPU of its own, and its threads take turns on it.
+# ONCE: neither the instruction set nor the optimiser decides what this floor's code does. So the sanitized build of
+# `make check` runs its tests, and the optimised one (PENSTOCK_TESTS_ONCE) builds its slow tests alone.
 function(penstock_tests FLOOR)
-  cmake_parse_arguments(ARG "" "SUFFIX;PROCESSORS" "TESTS;SLOW_TESTS;GOLDEN_TESTS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "ONCE" "SUFFIX;PROCESSORS" "TESTS;SLOW_TESTS;GOLDEN_TESTS;DEPS" ${ARGN})
+  if(ARG_ONCE AND PENSTOCK_TESTS_ONCE)
+    set(ARG_TESTS)
+    set(ARG_GOLDEN_TESTS)
+    if(NOT ARG_SLOW_TESTS)
+      return()
+    endif()
+  endif()
   set(TARGET ${FLOOR}${ARG_SUFFIX}_test)
   add_executable(${TARGET} ${ARG_TESTS} ${ARG_SLOW_TESTS} ${ARG_GOLDEN_TESTS})
   set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -146,7 +156,7 @@ function(penstock_tests FLOOR)
     endif()
     set_tests_properties(${NAME} PROPERTIES LABELS "${LABELS}" TIMEOUT ${PENSTOCK_TEST_TIMEOUT})
     if(ARG_PROCESSORS)
-      set_tests_properties(${NAME} PROPERTIES PROCESSORS ${ARG_PROCESSORS})
+      set_tests_properties(${NAME} PROPERTIES PROCESSORS ${ARG_PROCESSORS} PROCESSOR_AFFINITY ON)
     endif()
   endforeach()
 endfunction()

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Builds everything and runs all tests; the last line is `N passed, N failed`.
 
-Stages: gates of style and structure (scripts/gates.py), tests under ASan + UBSan (preset dev), all tests with
-optimisation (preset release), and an example that uses the installed package. `--fast` leaves out tests labelled slow.
+Stages: gates of style and structure (scripts/gates.py), tests under ASan + UBSan (preset dev), tests with optimisation
+(preset release), and an example that uses the installed package. A floor whose code depends neither on the instruction set
+nor on the optimiser has its tests in one stage alone: slow ones optimised, all others sanitized. `make nightly` runs the
+rest. `--fast` leaves out tests labelled slow.
 The counts are test cases: GoogleTest's, and one for every gate and every other test program.
 """
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -65,9 +68,15 @@ def python_environment():
         print("check: skipped: the Python package: its tools cannot be installed from PyPI", flush=True)
 
 
-def build(preset):
+def server_environment():
+    """Installs the packages of the tests of the server; these tests say it if that fails."""
+    subprocess.run([sys.executable, "tests/server/environment.py"], cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+
+
+def build(preset, *flags):
     """Builds a preset, with warnings as errors and libraries in batches."""
-    return (run(["cmake", "--preset", preset, "-DPENSTOCK_WERROR=ON", "-DPENSTOCK_UNITY=ON"], stdout=subprocess.DEVNULL)
+    return (run(["cmake", "--preset", preset, "-DPENSTOCK_WERROR=ON", "-DPENSTOCK_UNITY=ON", *flags],
+                stdout=subprocess.DEVNULL)
             and run(["cmake", "--build", "--preset", preset]))
 
 
@@ -121,6 +130,9 @@ def main():
     args = parser.parse_args()
     counter = Counter()
     start = time.monotonic()
+    # Packages are downloaded meanwhile.
+    packages = concurrent.futures.ThreadPoolExecutor()
+    python, server = packages.submit(python_environment), packages.submit(server_environment)
     for name, good in gates.run():
         counter.add(f"gate {name}", good)
     if not args.release_only:
@@ -129,8 +141,9 @@ def main():
             test("dev", counter, "slow")
         else:
             counter.add("dev build", False)
-    python_environment()
-    if build("release"):
+    python.result()
+    if build("release", f"-DPENSTOCK_TESTS_ONCE={'OFF' if args.release_only else 'ON'}"):
+        server.result()
         test("release", counter, "slow" if args.fast else "")
         check_install(counter)
     else:

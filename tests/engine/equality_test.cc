@@ -105,7 +105,10 @@ TEST_P(PackedEqualityTest, EveryPackedFormatGivesTheSameBits) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);
   const std::atomic<bool> stop{false};
+  static size_t turn = 0;
   for (const std::string quantize : {"none", "int8", "hqq4", "hqq3", "hqq2"}) {
+    // Under sanitizers, models take turns with the formats, too.
+    if (kSanitized && turn++ % 2 == 0) continue;
     SCOPED_TRACE(quantize);
     const std::string store = testing::TempDir() + "/equality-" + GetParam() + "-" + quantize;
     std::filesystem::remove_all(store);

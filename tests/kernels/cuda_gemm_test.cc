@@ -253,7 +253,9 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
   constexpr int64_t kDim = 160, kRows = 180;
   const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 177, 180};
   const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 run elsewhere
-  for (const Kind& kind : AllKinds()) {
+  const auto kinds = AllKinds();
+  for (size_t kind_idx = 0; kind_idx < kinds.size(); kind_idx += kSanitized ? 3 : 1) {
+    const Kind& kind = kinds[kind_idx];
     std::vector<std::pair<int64_t, GemmTuning>> cases;
     for (const GemmTuning& tuning : TuningsOf(kind)) {
       if (!kSanitized) cases.emplace_back(96, tuning);

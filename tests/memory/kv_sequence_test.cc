@@ -404,7 +404,7 @@ TEST(KvSequence, FilesOutliveTheirCache) {
 // Random sequences, in several models after another that use the same files.
 TEST(KvSequence, EverySequenceSeesItsOwnEntriesFromFiles) {
   int64_t num_loaded = 0;
-  for (uint32_t seed = 0; seed < 24; ++seed) {
+  for (uint32_t seed = 0; seed < NumTried(24); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const TemporaryFolder folder;

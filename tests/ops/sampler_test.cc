@@ -11,6 +11,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "penstock/kernels/kernels.h"
+#include "tests/effort.h"
 
 namespace penstock {
 namespace {
@@ -144,7 +145,7 @@ std::vector<TokenId> Support(const std::vector<float>& logits, const SamplingPar
 
 TEST(Sampler, ShortcutsKeepTheTokensOfTheDefinition) {
   std::mt19937 random(3);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < NumTried(200); ++round) {
     std::vector<float> logits(1 + random() % 1000);
     std::normal_distribution<float> normal(0, 0.2f + static_cast<float>(random() % 5));
     for (float& logit : logits) logit = random() % 20 == 0 ? -INFINITY : normal(random);
