@@ -105,7 +105,7 @@ TEST_P(PackedEqualityTest, EveryPackedFormatGivesTheSameBits) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);
   const std::atomic<bool> stop{false};
-  for (const std::string quantize : {"none", "int8", "hqq4", "hqq3", "hqq2"}) {
+  for (const std::string quantize : {"none", "int8", "hqq4", "hqq3", "hqq2", "ternary"}) {
     SCOPED_TRACE(quantize);
     const std::string store = testing::TempDir() + "/equality-" + GetParam() + "-" + quantize;
     std::filesystem::remove_all(store);
