@@ -15,14 +15,14 @@ namespace penstock {
 struct PackOptions {
   std::string model_dir;
   std::string output_dir;  // must not exist or must be an empty folder
-  // "none": the bits of the model folder. "int8", "hqq4", "hqq3", "hqq2": the format of experts, dense FFNs and
-  // attention. With these, an lm_head that is not the embedding becomes int8. Routers, norms, biases and embeddings
+  // "none": the bits of the model folder. "int8", "hqq4", "hqq3", "hqq2", "ternary": the format of experts, dense FFNs
+  // and attention. With these, an lm_head that is not the embedding becomes int8. Routers, norms, biases and embeddings
   // stay as they are.
   std::string quantize = "none";
   // Instead of `quantize`: the bits of a weight, with scales, on average over experts, dense FFNs and attention. Each
   // matrix gets the format with which the weighted errors of all are least.
   std::optional<double> bits = {};
-  // The statistics by which errors are weighed (penstock calibrate); empty: none. Only with `bits` or hqq formats.
+  // The statistics by which errors are weighed (penstock calibrate); empty: none. Only with `bits`, hqq or ternary.
   std::string importance_path = {};
   // "auto": the checkpoint's own dtype. "bf16": weights are rounded as `--dtype bf16` does; only with quantize "none".
   std::string dtype = "auto";

@@ -75,6 +75,25 @@ def main():
         back = quality(program.DEMO_MODEL, reference=folder / "hqq3")["kl_divergence"]["mean"]
         assert back != means[3] and 0.5 < back / means[3] < 2, (back, means)
 
+        # Requests are answered freely. The form of the first one is that of any text, that of the others is not.
+        requests = folder / "requests.jsonl"
+        schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+        strict = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+        prompt = "Once upon a time there was a"
+        lines = [{"id": "a", "prompt": prompt, "max_tokens": 8, "structured_outputs": {"regex": "[^{}]*"}},
+                 {"id": "b", "prompt": prompt, "max_tokens": 8, "structured_outputs": {"regex": "[0-9]+"}},
+                 {"id": "c", "prompt": prompt, "max_tokens": 8, "response_format": strict}]
+        requests.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        answers = quality(folder / "int8", "--requests", requests)
+        assert answers["formatted_answers"] == {"requests": 3, "valid": 1, "valid_of_reference": 1}, answers
+        assert answers["tool_calls"] == {"requests": 0, "valid": 0, "valid_of_reference": 0}, answers
+        bad = (({"id": "a", "prompt": prompt}, "neither an output format nor tools"), (None, "there are no requests"),
+               ({"id": "a", "turns": ["x", "y"]}, "turns and choices"), ({"id": "a"}, "requests.jsonl: line 1"))
+        for line, message in bad:
+            requests.write_text(json.dumps(line) + "\n" if line else "", encoding="utf-8")
+            error = quality(program.DEMO_MODEL, "--requests", requests, code=4)
+            assert message in error, (line, error)
+
         other = folder / "other"
         shutil.copytree(program.DEMO_MODEL, other)
         vocabulary = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))

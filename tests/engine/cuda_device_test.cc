@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 
 #include <gmock/gmock.h>
@@ -17,6 +18,7 @@
 #include "penstock/measure/kernel_probe.h"
 #include "penstock/pack.h"
 #include "penstock/plan/described_model.h"
+#include "penstock/plan/loaded_model.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/engine/answers.h"
 #include "tests/temporary_folder.h"
@@ -119,14 +121,25 @@ TEST_P(CudaDeviceTest, AnswersAreTheHosts) {
 
 TEST(CudaDevice, QuantisedAnswersAreTheHosts) {
   const Golden golden("qwen3moe-tiny");
-  for (const std::string format : {"int8", "hqq4", "hqq3"}) {
+  for (const std::string format : {"int8", "hqq4", "hqq3", "hqq2", "ternary", "mixed"}) {
     SCOPED_TRACE(format);
     const std::string folder = testing::TempDir() + "/cuda-device-" + format + "-" + std::to_string(::getpid());
     const std::atomic<bool> stop{false};
-    ASSERT_TRUE(
-        PackModel(
-            {.model_dir = golden.dir(), .output_dir = folder, .quantize = format}, [](const PackProgress&) {}, stop)
-            .ok());
+    PackOptions options{.model_dir = golden.dir(), .output_dir = folder};
+    if (format == "mixed") {
+      options.bits = 10;  // small matrices have much padding
+    } else {
+      options.quantize = format;
+    }
+    const absl::Status packed = PackModel(
+        options, [](const PackProgress&) {}, stop);
+    ASSERT_TRUE(packed.ok()) << packed;
+    if (format == "mixed") {
+      std::set<WeightFormat> formats;
+      const auto model = LoadModel(folder).value();
+      for (const FfnTensors& expert : model->weights.layers[0].experts) formats.insert(*expert.down_proj->packed);
+      EXPECT_GT(formats.size(), 1u);
+    }
     ExpectTheHostsAnswers(folder, FewRequests(golden));
     std::filesystem::remove_all(folder);
   }

@@ -105,8 +105,8 @@ TEST_P(PackedEqualityTest, EveryPackedFormatGivesTheSameBits) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);
   const std::atomic<bool> stop{false};
-  static size_t turn = 0;
-  for (const std::string quantize : {"none", "int8", "hqq4", "hqq3", "hqq2"}) {
+  size_t turn = std::hash<std::string>()(GetParam());
+  for (const std::string quantize : {"none", "int8", "hqq4", "hqq3", "hqq2", "ternary"}) {
     // Under sanitizers, models take turns with the formats, too.
     if (kSanitized && turn++ % 2 == 0) continue;
     SCOPED_TRACE(quantize);

@@ -2,6 +2,7 @@
 // groups. This holds although only HQQ's scales and zeros are rounded to 8 bits. The matrices are those of the demo
 // model. Prints the table of docs/quantisation.md.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <vector>
@@ -52,7 +53,7 @@ double NearestError(int bits, std::span<const float> rows, int64_t inner_dim) {
       const size_t count = std::min(kHqqGroup, inner_dim - k);
       const std::span<const float> weights = rows.subspan(row + static_cast<size_t>(k), count);
       const HqqGroup group = RoundToNearestGroup(weights, bits);
-      EncodeGroup(weights, bits, group, codes);
+      EncodeGroup(weights, CodeRange::OfBits(bits), group, codes);
       for (size_t i = 0; i < count; ++i) error += std::abs(weights[i] - DequantiseHqq(codes[i], group));
     }
   }
@@ -70,7 +71,7 @@ class QuantisedWeightsTest : public testing::TestWithParam<WeightFormat> {};
 TEST_P(QuantisedWeightsTest, HqqIsCloserThanRoundToNearestInEveryMatrix) {
   const auto model = LoadModel(PENSTOCK_SOURCE_DIR "/models/penstock-demo");
   ASSERT_TRUE(model.ok()) << model.status();
-  const int bits = HqqBits(GetParam());
+  const int bits = std::bit_width(static_cast<unsigned>(HqqLevels(GetParam())));
   std::map<std::string, Summary> kinds;
   const auto compare = [&](const std::string& kind, const TensorInfo* tensor) {
     const std::vector<float> rows = ReadMatrix(**model, *tensor);

@@ -24,13 +24,15 @@ struct Kind {
   RowFormat x_format;
   WeightFormat w_format;
 };
-constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::kF32, WeightFormat::kF16},
-                           {RowFormat::kF32, WeightFormat::kBF16},  {RowFormat::kBF16, WeightFormat::kBF16},
-                           {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
-                           {RowFormat::kInt8, WeightFormat::kHqq3}, {RowFormat::kF32, WeightFormat::kFp8},
-                           {RowFormat::kBF16, WeightFormat::kFp8},  {RowFormat::kF32, WeightFormat::kInt8},
-                           {RowFormat::kF32, WeightFormat::kHqq4},  {RowFormat::kF32, WeightFormat::kHqq3},
-                           {RowFormat::kBF16, WeightFormat::kHqq4}};
+constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},      {RowFormat::kF32, WeightFormat::kF16},
+                           {RowFormat::kF32, WeightFormat::kBF16},     {RowFormat::kBF16, WeightFormat::kBF16},
+                           {RowFormat::kInt8, WeightFormat::kInt8},    {RowFormat::kInt8, WeightFormat::kHqq4},
+                           {RowFormat::kInt8, WeightFormat::kHqq3},    {RowFormat::kF32, WeightFormat::kFp8},
+                           {RowFormat::kBF16, WeightFormat::kFp8},     {RowFormat::kF32, WeightFormat::kInt8},
+                           {RowFormat::kF32, WeightFormat::kHqq4},     {RowFormat::kF32, WeightFormat::kHqq3},
+                           {RowFormat::kBF16, WeightFormat::kHqq4},    {RowFormat::kInt8, WeightFormat::kHqq2},
+                           {RowFormat::kInt8, WeightFormat::kTernary}, {RowFormat::kF32, WeightFormat::kHqq2},
+                           {RowFormat::kF32, WeightFormat::kTernary}};
 
 // Those, and all block formats that are not slow, with rows of codes and of floats.
 std::vector<Kind> AllKinds() {

@@ -16,6 +16,8 @@
 #include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/measure/importance_collector.h"
+#include "penstock/memory/expert_layouts.h"
+#include "penstock/model/cost.h"
 #include "penstock/pack.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/loaded_model.h"
@@ -104,7 +106,7 @@ class MixedTest : public testing::Test {
 
 TEST_F(MixedTest, AStoreHasTheBitsThatItWasGiven) {
   const std::string importance = Calibrate(/*with_products=*/true);
-  for (const double bits : {3.0, 4.5, 6.0}) {
+  for (const double bits : {2.0, 3.0, 4.5, 6.0}) {
     ASSERT_TRUE(Pack(bits, importance).ok());
     const auto [found, formats] = Measure();
     EXPECT_LE(found, bits);
@@ -112,11 +114,36 @@ TEST_F(MixedTest, AStoreHasTheBitsThatItWasGiven) {
     EXPECT_GE(formats.size(), 2u) << bits;
     const auto model = LoadModel(store_).value();
     EXPECT_EQ(model->checkpoint.quantize(), "mixed");
+    for (const LayerTensors& layer : model->weights.layers) {
+      for (const FfnTensors& expert : layer.experts) EXPECT_EQ(expert.gate_proj->packed, expert.up_proj->packed);
+    }
     const auto engine = Engine::Open({.model_dir = store_, .memory_bytes = 64 << 20, .threads = 1});
     ASSERT_TRUE(engine.ok()) << engine.status();
     EXPECT_EQ((*engine)->model().dtype, "mixed");
     EXPECT_TRUE((*engine)->ScoreTokens((*engine)->Tokenize(kText).value()).ok());
   }
+}
+
+TEST_F(MixedTest, PlansKnowTheBytesOfEveryFormat) {
+  ASSERT_TRUE(Pack(3.5, Calibrate(/*with_products=*/false)).ok());
+  const auto model = LoadModel(store_).value();
+  const Formats formats = ChooseFormats({.model_dir = store_}, model->weights).value();
+  const ModelFormats found = ModelFormatsOf(model->weights, formats);
+  ASSERT_GT(found.ffn_shares.size(), 1u);
+  double weights = 0, bytes = 0, expert_bytes = 0;
+  for (const FormatShare& share : found.ffn_shares) {
+    weights += share.weights;
+    bytes += share.bytes;
+  }
+  EXPECT_NEAR(weights, 1, 1e-9);
+  EXPECT_NEAR(bytes, 1, 1e-9);
+  const ExpertLayouts layouts(model->weights, model->checkpoint.files(), formats.dtype);
+  for (ExpertKey key{0}; key < layouts.end_key(); ++key) {
+    expert_bytes += static_cast<double>(layouts.read_bytes(key)) / static_cast<double>(layouts.num_experts());
+  }
+  // The shares of gate, up and down are not known apart.
+  const ModelCost cost(model->config, found);
+  EXPECT_NEAR(static_cast<double>(cost.expert_bytes()), expert_bytes, 0.02 * expert_bytes);
 }
 
 TEST_F(MixedTest, WithoutStatisticsAttentionKeeps8Bits) {
@@ -173,7 +200,7 @@ TEST_F(MixedTest, WhatDoesNotFitIsRefused) {
     EXPECT_THAT(Message(status), HasSubstr(text));
     EXPECT_FALSE(fs::exists(store_));
   };
-  expect(Pack(1.5), Fault::kUsage, "the smallest formats take 3.1");
+  expect(Pack(1.5), Fault::kUsage, "the smallest formats take 2.68");
   expect(Pack(4, folder_ + "/none"), Fault::kInput, "cannot be opened");
   SiteStatistics site{.dim = 256, .rows = {100}, .squares = std::vector<float>(256, 1.0f), .products = {}};
   ASSERT_TRUE(WriteImportance(folder_ + "/other", {{SiteName(0, InputSite::kAttention), site}}).ok());

@@ -55,6 +55,26 @@ TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
   EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 1e-4 + 0.05 + gemm.Seconds(2e9, 1e8));
 }
 
+TEST(HardwareRates, EachFormatOfAMixedModelHasItsOwnRate) {
+  Hardware hardware = Described();
+  hardware.processors[0].gemm = {
+      {.num_threads = 2, .weights = "hqq3", .arithmetic = Arithmetic::kF32, .points = {{2, 2e-10}, {100, 1e-9}}},
+      {.num_threads = 2, .weights = "ternary", .arithmetic = Arithmetic::kF32, .points = {{2, 9e-10}, {100, 3e-9}}}};
+  hardware.processors[0].attention = {
+      {.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11, .call_s = 1e-4}};
+  EnginePlan plan = PlanOf(4);
+  plan.model_formats.ffn = WeightFormat::kHqq3;
+  plan.model_formats.ffn_shares = {{WeightFormat::kHqq3, 0.5, 0.7}, {WeightFormat::kTernary, 0.5, 0.3}};
+  const GemmRates &hqq3 = hardware.processors[0].gemm[0], &ternary = hardware.processors[0].gemm[1];
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->host_compute(kExperts),
+                   1e-4 + hqq3.Seconds(2e9, 0.7e8) + ternary.Seconds(2e9, 0.3e8));
+  // A format that was not measured has the rates of the main one.
+  const GemmRates main = hqq3;
+  hardware.processors[0].gemm.pop_back();
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->host_compute(kExperts),
+                   1e-4 + main.Seconds(2e9, 0.7e8) + main.Seconds(2e9, 0.3e8));
+}
+
 TEST(HardwareRates, DecodingIsSharedByThreadsUpToThree) {
   TaskCost decoded = kExperts;
   decoded.decoded_bytes = decoded.memory_bytes;

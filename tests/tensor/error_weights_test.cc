@@ -92,7 +92,8 @@ TEST(ErrorWeightsTest, ErrorsThatKnowTheirInputsAreSmaller) {
     const Inputs inputs(inner_dim, 4000, 3);
     const std::vector<float> rows = RandomRows(32 * inner_dim, 4);
     const ErrorWeights squares({inputs.squares}), all({inputs.squares, inputs.products});
-    for (const WeightFormat format : {WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2}) {
+    for (const WeightFormat format :
+         {WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2, WeightFormat::kTernary}) {
       const double plain = ErrorOf(format, rows, inner_dim, nullptr, all);
       EXPECT_LT(ErrorOf(format, rows, inner_dim, &all, all), 0.6 * plain) << TraitsOf(format).name << inner_dim;
       EXPECT_LT(ErrorOf(format, rows, inner_dim, &squares, squares),
@@ -137,7 +138,7 @@ TEST(ErrorWeightsTest, AFittedGroupErrsLessThanAnUnweightedOne) {
       for (float& value : importance) value = std::exp(std::normal_distribution<float>()(random));
       const auto error_of = [&](HqqGroup group) {
         std::vector<uint8_t> codes(64);
-        EncodeGroup(weights, bits, group, codes.data());
+        EncodeGroup(weights, CodeRange::OfBits(bits), group, codes.data());
         double sum = 0;
         for (int i = 0; i < 64; ++i) {
           const double error = double{DequantiseHqq(codes[i], group)} - weights[i];
@@ -145,7 +146,7 @@ TEST(ErrorWeightsTest, AFittedGroupErrsLessThanAnUnweightedOne) {
         }
         return sum;
       };
-      const HqqGroup fit = FitGroup(weights, importance, bits);
+      const HqqGroup fit = FitGroup(weights, importance, CodeRange::OfBits(bits));
       EXPECT_LE(error_of(fit), error_of(RoundToNearestGroup(weights, bits)) * 1.0001);
       fitted += error_of(fit);
       solved += error_of(SolveHqqGroup(weights, bits));

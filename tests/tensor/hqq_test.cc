@@ -36,7 +36,7 @@ std::vector<float> RandomWeights(size_t kind, size_t count, float size, std::mt1
 
 std::vector<uint8_t> Encode(std::span<const float> weights, int bits, HqqGroup group) {
   std::vector<uint8_t> codes(weights.size());
-  EncodeGroup(weights, bits, group, codes.data());
+  EncodeGroup(weights, CodeRange::OfBits(bits), group, codes.data());
   return codes;
 }
 

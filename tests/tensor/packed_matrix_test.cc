@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "penstock/tensor/quantise.h"
+#include "penstock/tensor/ternary.h"
 
 namespace penstock {
 namespace {
@@ -86,11 +88,12 @@ TEST(PackedMatrixTest, StoredTypesGoToPanelsUnchanged) {
 
 TEST(PackedMatrixTest, QuantisedWeightsAreClose) {
   for (const WeightFormat format :
-       {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2}) {
+       {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2, WeightFormat::kTernary}) {
     // The bound is relative to the largest weight of a group. Codes have 254, 15, 7 and 3 steps over its range, zeros
     // and scales 8 bits.
     const double bound = format == WeightFormat::kInt8 ? 0.005 : format == WeightFormat::kHqq4 ? 0.25 : 0.5;
-    if (format == WeightFormat::kHqq2) continue;  // most of a group may lie in one step
+    // Most of a group may lie in one step.
+    if (format == WeightFormat::kHqq2 || format == WeightFormat::kTernary) continue;
     for (const int64_t inner_dim : kInnerDims) {
       for (const int64_t num_cols : kColCounts) {
         const std::vector<float> w = RandomWeights(num_cols * inner_dim, 3);
@@ -111,9 +114,34 @@ TEST(PackedMatrixTest, QuantisedWeightsAreClose) {
   }
 }
 
+TEST(PackedMatrixTest, TernaryKeepsEveryWeight) {
+  // Weights that are -1, 0 or 1 times a scale come back, in every place of a block and of its last group.
+  std::mt19937 random(5);
+  for (const int64_t inner_dim : {1, 60, 61, 64, 200, 224, 256, 257, 600}) {
+    std::vector<float> w(40 * inner_dim);
+    for (float& value : w) value = 0.5f * static_cast<float>(static_cast<int>(random() % 3) - 1);
+    const std::vector<std::byte> packed = Quantise(WeightFormat::kTernary, w, 40, inner_dim);
+    std::vector<float> found(inner_dim);
+    for (int64_t col = 0; col < 40; ++col) {
+      UnpackColumn(WeightFormat::kTernary, packed.data(), col, inner_dim, found.data());
+      for (int64_t k = 0; k < inner_dim; ++k) {
+        ASSERT_NEAR(found[k], w[col * inner_dim + k], 0.003) << col << " " << k << " of " << inner_dim;
+      }
+    }
+  }
+}
+
+TEST(PackedMatrixTest, DigitsComeBackFromTheirByte) {
+  std::array<uint8_t, kDigitsOfByte> digits{};
+  for (int number = 0; number < 243; ++number) {
+    for (int i = kDigitsOfByte - 1, rest = number; i >= 0; --i, rest /= 3) digits[i] = static_cast<uint8_t>(rest % 3);
+    for (int i = 0; i < kDigitsOfByte; ++i) EXPECT_EQ(DigitOf(ByteOfDigits(digits), i), digits[i]) << number;
+  }
+}
+
 TEST(PackedMatrixTest, ZerosStayZeros) {
   for (const WeightFormat format :
-       {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2}) {
+       {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2, WeightFormat::kTernary}) {
     const std::vector<float> w(40 * 300, 0.0f);
     const std::vector<std::byte> packed = Quantise(format, w, 40, 300);
     std::vector<float> found(300);
@@ -126,7 +154,7 @@ TEST(PackedMatrixTest, ZerosStayZeros) {
 
 TEST(PackedMatrixTest, WhatIsNoNumberStaysSeen) {
   for (const WeightFormat format :
-       {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2}) {
+       {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2, WeightFormat::kTernary}) {
     for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       std::vector<float> w = RandomWeights(40 * 600, 4);
       w[7 * 600 + 300] = odd;
@@ -142,8 +170,9 @@ TEST(PackedMatrixTest, WhatIsNoNumberStaysSeen) {
 }
 
 TEST(PackedMatrixTest, NamesAreReadBack) {
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kInt8,
-                                    WeightFormat::kHqq4, WeightFormat::kHqq3, WeightFormat::kHqq2}) {
+  for (const WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kHqq4,
+        WeightFormat::kHqq3, WeightFormat::kHqq2, WeightFormat::kTernary}) {
     EXPECT_EQ(WeightFormatOf(TraitsOf(format).name), format);
   }
   EXPECT_FALSE(WeightFormatOf("int5").has_value());

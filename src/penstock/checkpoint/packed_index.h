@@ -24,7 +24,7 @@ inline constexpr std::string_view kPackedWeightsFile = "penstock.bin";
 inline constexpr int64_t kPackedStoreVersion = 2;  // version 1 stored weights under their family's names
 
 struct PackedIndex {
-  std::string quantize;  // "none", "int8", "hqq4", "hqq3", "hqq2" or "mixed"
+  std::string quantize;  // "none", "int8", "hqq4", "hqq3", "hqq2", "ternary" or "mixed"
   std::string source;    // fingerprint of the model that was packed
   uint64_t weights_bytes = 0;
   std::vector<TensorInfo> tensors;  // in the order of their offsets; each has its checksum

@@ -301,6 +301,9 @@ Command AddQualityCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--text", flags->text_file, "file that holds the text; - for standard input")
       .Required()
       .TypeName("FILE");
+  AddFlag(*command, "--requests", flags->requests_file,
+          "JSONL file of requests with output formats or tools: also count the answers that follow them freely")
+      .TypeName("FILE");
   AddFlag(*command, "--json", flags->as_json, "print JSON");
   AddModelFlags(*command, flags->model);
   AddLogFlags(*command, log);

@@ -155,6 +155,7 @@ struct QualityFlags {
   ModelFlags model;
   std::string reference_dir;
   std::string text_file;
+  std::string requests_file;
   bool as_json = false;
 };
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags);

@@ -45,10 +45,12 @@ struct Format {
   ComputeDtype dtype;
   ActivationFormat activations = ActivationFormat::kInt8;
 };
-constexpr Format kAllFormats[] = {{WeightFormat::kF32, ComputeDtype::kF32},  {WeightFormat::kF16, ComputeDtype::kF32},
-                                  {WeightFormat::kBF16, ComputeDtype::kF32}, {WeightFormat::kBF16, ComputeDtype::kBF16},
-                                  {WeightFormat::kInt8, ComputeDtype::kF32}, {WeightFormat::kHqq4, ComputeDtype::kF32},
-                                  {WeightFormat::kHqq3, ComputeDtype::kF32}, {WeightFormat::kHqq2, ComputeDtype::kF32}};
+constexpr Format kAllFormats[] = {
+    {WeightFormat::kF32, ComputeDtype::kF32},    {WeightFormat::kF16, ComputeDtype::kF32},
+    {WeightFormat::kBF16, ComputeDtype::kF32},   {WeightFormat::kBF16, ComputeDtype::kBF16},
+    {WeightFormat::kInt8, ComputeDtype::kF32},   {WeightFormat::kHqq4, ComputeDtype::kF32},
+    {WeightFormat::kHqq3, ComputeDtype::kF32},   {WeightFormat::kHqq2, ComputeDtype::kF32},
+    {WeightFormat::kTernary, ComputeDtype::kF32}};
 constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
 
 // Returns the shape of attention and experts that is usual in MoE models.
@@ -81,8 +83,13 @@ bool ReadsModel(const ProbeTarget& target) {
 absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
   if (target.model == nullptr) return std::vector<Format>(std::begin(kAllFormats), std::end(kAllFormats));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(target.options, target.model->weights()));
-  return std::vector<Format>{
-      {ModelFormatsOf(target.model->weights(), formats).ffn, formats.dtype, formats.activations}};
+  const ModelFormats found = ModelFormatsOf(target.model->weights(), formats);
+  if (found.ffn_shares.empty()) return std::vector<Format>{{found.ffn, formats.dtype, formats.activations}};
+  std::vector<Format> all;
+  for (const FormatShare& share : found.ffn_shares) {
+    all.push_back({share.format, formats.dtype, formats.activations});
+  }
+  return all;
 }
 
 absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& measured, uint64_t free_bytes,

@@ -266,7 +266,8 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
 }
 
 ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
-                             uint64_t expert_bytes, const RankSplit& ranks, std::optional<uint64_t> compressed_bytes)
+                             uint64_t expert_bytes, const RankSplit& ranks, std::optional<uint64_t> compressed_bytes,
+                             std::span<const uint64_t> bytes_of)
     : placement_(ranks.placement),
       first_key_of_layer_({ExpertKey{0}}),
       slot_bytes_(RoundUp(expert_bytes, kPageBytes)),
@@ -274,8 +275,9 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
   for (const bool has_experts : layer_has_experts) {
     AddLayer(has_experts ? num_experts_of_layer : 0, ranks, [&](int64_t) {
       ExpertLayout layout;
-      layout.reads.push_back({.file_idx = 0, .extent = {0, compressed_bytes.value_or(expert_bytes)}, .slot_offset = 0});
-      layout.finished = {0, expert_bytes};
+      const uint64_t bytes = bytes_of.empty() ? expert_bytes : bytes_of[experts_.size()];
+      layout.reads.push_back({.file_idx = 0, .extent = {0, compressed_bytes.value_or(bytes)}, .slot_offset = 0});
+      layout.finished = {0, bytes};
       return layout;
     });
   }

@@ -5,10 +5,17 @@
 
 namespace penstock {
 
-void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inner_dim) {
+// With shares, the mean of such matrices.
+void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inner_dim,
+                              const std::vector<FormatShare>& shares) {
   if (num_cols == 0 || inner_dim == 0) return;
   values += static_cast<double>(num_cols) * static_cast<double>(inner_dim);
-  bytes += PackedBytes(format, num_cols, inner_dim);
+  if (shares.empty()) bytes += PackedBytes(format, num_cols, inner_dim);
+  double mean = 0;
+  for (const FormatShare& share : shares) {
+    mean += share.weights * static_cast<double>(PackedBytes(share.format, num_cols, inner_dim));
+  }
+  bytes += static_cast<uint64_t>(mean);
 }
 
 ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, const ModelFormats& formats,
@@ -16,7 +23,7 @@ ModelCost::LayerAttention ModelCost::AttentionOf(const ModelConfig& config, cons
   LayerAttention layer;
   const int64_t dim = config.model_dim;
   const auto add = [&](Matrices& matrices, int64_t num_cols, int64_t inner_dim) {
-    matrices.Add(formats.attention, num_cols, inner_dim);
+    matrices.Add(formats.attention, num_cols, inner_dim, formats.attention_shares);
   };
   if (config.num_layers > 0 && !config.has_mixer(layer_idx)) return layer;
   if (config.is_recurrent(layer_idx)) {
@@ -103,9 +110,8 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
   latent_in_.Add(formats.ffn, config.latent_dim, dim);
   latent_out_.Add(formats.ffn, dim, config.latent_dim);
   const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim, int64_t row_dim) {
-    if (config.is_gated) ffn.Add(formats.ffn, ffn_dim, row_dim);
-    ffn.Add(formats.ffn, ffn_dim, row_dim);
-    ffn.Add(formats.ffn, row_dim, ffn_dim);
+    for (int i = 0; i < (config.is_gated ? 2 : 1); ++i) ffn.Add(formats.ffn, ffn_dim, row_dim, formats.ffn_shares);
+    ffn.Add(formats.ffn, row_dim, ffn_dim, formats.ffn_shares);
   };
   add_ffn(expert_, config.expert_dim, config.expert_row_dim());
   add_ffn(dense_ffn_, config.dense_ffn_dim, dim);

@@ -31,12 +31,21 @@ struct OperationCost {
   }
 };
 
-// The formats in memory: one for each kind of matrix, and one for the KV cache.
+// The part of a kind of matrix that has one format.
+struct FormatShare {
+  WeightFormat format = WeightFormat::kF32;
+  double weights = 0;  // its share of the weights
+  double bytes = 0;    // its share of the bytes
+};
+
+// The formats in memory: one for each kind of matrix, that with the most bytes, and one for the KV cache.
 struct ModelFormats {
   WeightFormat attention = WeightFormat::kF32;
   WeightFormat ffn = WeightFormat::kF32;
   WeightFormat lm_head = WeightFormat::kF32;
   KvFormat kv = KvFormat::kF32;
+  // All formats of a kind whose matrices differ. Empty: all have the one format.
+  std::vector<FormatShare> attention_shares = {}, ffn_shares = {};
 };
 
 class ModelCost {
@@ -94,7 +103,7 @@ class ModelCost {
   struct Matrices {
     double values = 0;
     uint64_t bytes = 0;
-    void Add(WeightFormat format, int64_t num_cols, int64_t inner_dim);
+    void Add(WeightFormat format, int64_t num_cols, int64_t inner_dim, const std::vector<FormatShare>& shares = {});
   };
   // Attention of one layer, or what a recurrent layer has in its place.
   struct LayerAttention {

@@ -95,6 +95,9 @@ class CudaOperations : public Operations {
   // normed[rows] = norm(source[rows]). Unless `buffer` is null, also prepares these rows at their places in it.
   void NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer);
   void GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols, float* y);
+  template <typename Launch>
+  void ForEachLaunch(std::span<const ExpertToRun> experts, WeightView FfnWeights::*matrix, const Launch& launch);
+  cuda::RowGroups GroupsOf(std::span<const ExpertToRun* const> experts) const;
   void RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim);
   void AddBranch(RowRange rows);
   // Computes the router's scores of normed rows, and the experts that they choose.

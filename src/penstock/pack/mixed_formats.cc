@@ -14,8 +14,8 @@
 namespace penstock {
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kHqq2, WeightFormat::kHqq3, WeightFormat::kHqq4,
-                                     WeightFormat::kInt8};
+constexpr WeightFormat kFormats[] = {WeightFormat::kTernary, WeightFormat::kHqq2, WeightFormat::kHqq3,
+                                     WeightFormat::kHqq4, WeightFormat::kInt8};
 // Errors are measured on so many panels of a matrix, spread over it.
 constexpr int64_t kMeasuredPanels = 8;
 // How much of a relative error of q, k, v, gate or up reaches the output (docs/decisions/mixed-precision.md).
@@ -100,8 +100,8 @@ class Chooser {
   absl::StatusOr<MatrixError> MeasureMatrix(const TensorInfo& tensor, const ErrorWeights* weights) const;
 
   const MixedFormatsArgs* args_;
-  std::vector<const TensorInfo*> matrices_;
-  std::vector<MatrixChoice> choices_;  // of each matrix
+  std::vector<MatrixChoice> choices_;
+  std::vector<std::vector<const TensorInfo*>> matrices_;  // of each choice
   int64_t num_units_ = 0;
 };
 
@@ -147,7 +147,8 @@ absl::StatusOr<double> Chooser::Residual(const Unit& unit, double energy) const 
 }
 
 // Later layers see an error's share of the residual. The last matrix of a unit errs in the output that is added
-// to it. An error of another matrix shifts the output by kInnerShare of its own share, more or less.
+// to it. An error of another matrix shifts the output by kInnerShare of its own share, more or less. Gate and up get
+// one format, because GPUs compute them together.
 absl::Status Chooser::Measure(const Unit& unit) {
   std::vector<MatrixError> measured;
   double rows = 1;
@@ -167,13 +168,18 @@ absl::Status Chooser::Measure(const Unit& unit) {
     output = residual > 0 ? std::max(1.0, rows) * measured.back().energy / residual : 0;
   }
   for (size_t i = 0; i < measured.size(); ++i) {
-    matrices_.push_back(unit.matrices[i]);
-    MatrixChoice& choice = choices_.emplace_back();
-    choice.group = unit.is_expert ? num_units_ : -1;
+    const bool is_last = i + 1 == measured.size();
+    if (i == 0 || unit.is_attention || is_last) {
+      choices_.emplace_back().group = unit.is_expert ? num_units_ : -1;
+      matrices_.emplace_back();
+      for (const WeightFormat format : kFormats) choices_.back().formats.push_back({.format = format});
+    }
+    matrices_.back().push_back(unit.matrices[i]);
     for (size_t format = 0; format < std::size(kFormats); ++format) {
       const double share = measured[i].energy > 0 ? measured[i].errors[format] / measured[i].energy : 0;
-      choice.formats.push_back({kFormats[format], BytesIn(*unit.matrices[i], kFormats[format]),
-                                output * share * (i + 1 < measured.size() ? kInnerShare : 1)});
+      FormatCost& cost = choices_.back().formats[format];
+      cost.bytes += BytesIn(*unit.matrices[i], kFormats[format]);
+      cost.error += output * share * (is_last ? 1 : kInnerShare);
     }
   }
   ++num_units_;
@@ -182,7 +188,9 @@ absl::Status Chooser::Measure(const Unit& unit) {
 
 absl::StatusOr<MatrixFormats> Chooser::Choose() const {
   MatrixFormats formats;
-  for (const TensorInfo* tensor : matrices_) formats[tensor] = WeightFormat::kHqq2;
+  for (const auto& together : matrices_) {
+    for (const TensorInfo* tensor : together) formats[tensor] = kFormats[0];
+  }
   uint64_t fixed_bytes = 0, num_weights = 0, expert_weights = 0;
   const auto add = [&](const TensorInfo& tensor) {
     num_weights += static_cast<uint64_t>(NumRows(tensor) * RowElements(tensor));
@@ -212,7 +220,9 @@ absl::StatusOr<MatrixFormats> Chooser::Choose() const {
     return UsageError("--bits {:g}: the smallest formats take {:.2f} bits a weight of this model", args_->bits,
                       std::ceil(800.0 * static_cast<double>(least) / static_cast<double>(num_weights)) / 100);
   }
-  for (size_t i = 0; i < matrices_.size(); ++i) formats[matrices_[i]] = choices_[i].formats[(*chosen)[i]].format;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    for (const TensorInfo* tensor : matrices_[i]) formats[tensor] = choices_[i].formats[(*chosen)[i]].format;
+  }
   return formats;
 }
 

@@ -73,14 +73,15 @@ absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
   if (options.quantize != "none") {
     formats.quantised = WeightFormatOf(options.quantize);
     if (!formats.quantised.has_value() || !IsCodes(*formats.quantised)) {
-      return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4, hqq3 or hqq2", options.quantize);
+      return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4, hqq3, hqq2 or ternary",
+                        options.quantize);
     }
   }
   if (options.bits.has_value() && options.quantize != "none") return UsageError("--bits goes without --quantize");
   formats.is_mixed = options.bits.has_value();
   if (!options.importance_path.empty() && !formats.is_mixed &&
       !(formats.quantised.has_value() && IsHqq(*formats.quantised))) {
-    return UsageError("--importance goes with --bits, or with --quantize hqq4, hqq3 or hqq2");
+    return UsageError("--importance goes with --bits, or with --quantize hqq4, hqq3, hqq2 or ternary");
   }
   if (options.dtype == "bf16") {
     formats.dtype = ComputeDtype::kBF16;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/check.h"
@@ -52,11 +53,15 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
   return found;
 }
 
-// Returns the formats of a kind of matrix, that with the most bytes first. If the kind has experts, only theirs count.
-std::vector<WeightFormat> FormatsOf(const WeightMap& map, MatrixKind kind, ComputeDtype dtype) {
-  uint64_t bytes[std::size(kWeightFormats)] = {};
+// Returns the shares of the formats of a kind of matrix, that with the most bytes first. If the kind has experts, only
+// theirs count.
+std::vector<FormatShare> FormatsOf(const WeightMap& map, MatrixKind kind, ComputeDtype dtype) {
+  FormatShare sums[std::size(kWeightFormats)], total;
   const auto add = [&](const TensorInfo& tensor) {
-    bytes[static_cast<size_t>(ResidentFormat(tensor, dtype))] += StoredBytes(tensor);
+    for (FormatShare* sum : {&sums[static_cast<size_t>(ResidentFormat(tensor, dtype))], &total}) {
+      sum->bytes += static_cast<double>(StoredBytes(tensor));
+      sum->weights += static_cast<double>(NumRows(tensor) * RowElements(tensor));
+    }
   };
   const auto has_experts = [](const LayerTensors& layer) { return !layer.experts.empty(); };
   const bool of_experts = kind == MatrixKind::kFfn && std::ranges::any_of(map.layers, has_experts);
@@ -70,23 +75,22 @@ std::vector<WeightFormat> FormatsOf(const WeightMap& map, MatrixKind kind, Compu
                          if (its == kind) add(tensor);
                        });
   }
-  std::vector<WeightFormat> formats;
+  std::vector<FormatShare> formats;
   for (const WeightFormatTraits& format : kWeightFormats) {
-    if (bytes[static_cast<size_t>(format.value)] > 0) formats.push_back(format.value);
+    const FormatShare& sum = sums[static_cast<size_t>(format.value)];
+    if (sum.bytes > 0) formats.push_back({format.value, sum.weights / total.weights, sum.bytes / total.bytes});
   }
-  std::ranges::stable_sort(formats, std::greater<>(),
-                           [&](WeightFormat format) { return bytes[static_cast<size_t>(format)]; });
+  std::ranges::stable_sort(formats, std::greater<>(), &FormatShare::bytes);
   PENSTOCK_CHECK(!formats.empty());
   return formats;
 }
 
-std::string_view NameOf(std::span<const WeightFormat> formats) {
-  return formats.size() > 1 && std::ranges::all_of(formats, IsCodes) ? "mixed" : TraitsOf(formats[0]).name;
+std::string_view NameOf(std::span<const FormatShare> formats) {
+  const bool is_mixed = formats.size() > 1 && std::ranges::all_of(formats, IsCodes, &FormatShare::format);
+  return is_mixed ? "mixed" : TraitsOf(formats[0].format).name;
 }
 
-// Returns a matrix that a device cannot compute together with others: an up projection whose gate has another format,
-// or a matrix of an expert that has another format than the same matrix of the layer's first expert. nullptr when there
-// is none.
+// Returns an up projection whose gate has another format: devices compute both together. nullptr when there is none.
 const TensorInfo* FindMixedFfn(const WeightMap& map, ComputeDtype dtype) {
   const auto differ = [&](const TensorInfo* a, const TensorInfo* b) {
     return a != nullptr && b != nullptr && ResidentFormat(*a, dtype) != ResidentFormat(*b, dtype);
@@ -96,9 +100,7 @@ const TensorInfo* FindMixedFfn(const WeightMap& map, ComputeDtype dtype) {
       if (differ(ffn.gate_proj, ffn.up_proj)) return ffn.up_proj;
     }
     for (const FfnTensors& expert : layer.experts) {
-      const FfnTensors& first = layer.experts[0];
-      if (differ(expert.gate_proj, expert.up_proj) || differ(first.up_proj, expert.up_proj)) return expert.up_proj;
-      if (differ(first.down_proj, expert.down_proj)) return expert.down_proj;
+      if (differ(expert.gate_proj, expert.up_proj)) return expert.up_proj;
     }
   }
   return nullptr;
@@ -163,8 +165,8 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
                          format_of(*found).name, found->name, kCure);
   }
   if (const TensorInfo* found = FindMixedFfn(map, dtype)) {
-    return ResourceError("--device {}: '{}' is {}, and weights that GPUs compute together with it are not: {}", device,
-                         found->name, format_of(*found).name, kCure);
+    return ResourceError("--device {}: '{}' is {}, and its gate, which GPUs compute together with it, is not: {}",
+                         device, found->name, format_of(*found).name, kCure);
   }
   return absl::OkStatus();
 }
@@ -186,12 +188,16 @@ Arithmetic RowArithmetic(kernels::RowFormat format) {
   }
 }
 
-// The format with the most bytes stands for all matrices of its kind.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
-  return {.attention = FormatsOf(map, MatrixKind::kAttention, formats.dtype)[0],
-          .ffn = FormatsOf(map, MatrixKind::kFfn, formats.dtype)[0],
-          .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
-          .kv = formats.kv};
+  std::vector<FormatShare> attention = FormatsOf(map, MatrixKind::kAttention, formats.dtype);
+  std::vector<FormatShare> ffn = FormatsOf(map, MatrixKind::kFfn, formats.dtype);
+  ModelFormats found = {.attention = attention[0].format,
+                        .ffn = ffn[0].format,
+                        .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
+                        .kv = formats.kv};
+  if (attention.size() > 1) found.attention_shares = std::move(attention);
+  if (ffn.size() > 1) found.ffn_shares = std::move(ffn);
+  return found;
 }
 
 }  // namespace penstock

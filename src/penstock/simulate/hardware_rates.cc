@@ -25,12 +25,42 @@ double DecodingSeconds(const TaskCost& cost, int num_threads) {
   return static_cast<double>(cost.decoded_bytes) / (kDecodedBytesPerSecond * num_workers);
 }
 
-SimulatedRuntime::Duration MeasuredTime(const GemmRates& gemm, const AttentionRates& attention, int num_threads) {
-  return [gemm, attention, num_threads](const TaskCost& cost) {
-    const double packing_s = kPackingReads * gemm.Seconds(0, static_cast<double>(cost.packed_bytes));
-    return attention.call_s + DecodingSeconds(cost, num_threads) +
-           std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
-           gemm.Seconds(cost.flops - cost.kv_flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes)) + packing_s;
+// The rates of the matrices in one format, and their share of all.
+struct SharedRates {
+  GemmRates gemm;
+  FormatShare share = {.weights = 1, .bytes = 1};
+};
+
+// Returns those of FFNs, which stand for all matrices. Empty when the rates of their main format were not measured; it
+// stands for formats without rates.
+std::vector<SharedRates> MeasuredRates(const Processor& processor, const ModelFormats& formats, Arithmetic arithmetic,
+                                       int num_threads) {
+  const auto find = [&](WeightFormat format) {
+    return processor.FindGemm(TraitsOf(format).name, arithmetic, num_threads);
+  };
+  const GemmRates* const most = find(formats.ffn);
+  if (most == nullptr) return {};
+  if (formats.ffn_shares.empty()) return {SharedRates{.gemm = *most}};
+  std::vector<SharedRates> rates;
+  for (const FormatShare& share : formats.ffn_shares) {
+    const GemmRates* const own = find(share.format);
+    rates.push_back({own == nullptr ? *most : *own, share});
+  }
+  return rates;
+}
+
+SimulatedRuntime::Duration MeasuredTime(const std::vector<SharedRates>& rates, const AttentionRates& attention,
+                                        int num_threads) {
+  return [rates, attention, num_threads](const TaskCost& cost) {
+    double seconds =
+        attention.call_s + DecodingSeconds(cost, num_threads) +
+        std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
+        kPackingReads * rates[0].gemm.Seconds(0, static_cast<double>(cost.packed_bytes));
+    for (const SharedRates& part : rates) {
+      seconds += part.gemm.Seconds(part.share.weights * (cost.flops - cost.kv_flops),
+                                   part.share.bytes * static_cast<double>(cost.memory_bytes - cost.kv_bytes));
+    }
+    return seconds;
   };
 }
 
@@ -40,9 +70,9 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   const ModelFormats& formats = plan.model_formats;
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
   const Arithmetic arithmetic = FfnArithmetic(plan.formats, formats, *processor);
-  const GemmRates* gemm = processor->FindGemm(TraitsOf(formats.ffn).name, arithmetic, num_threads);
+  const std::vector<SharedRates> gemm = MeasuredRates(*processor, formats, arithmetic, num_threads);
   const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
-  if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention, num_threads);
+  if (!gemm.empty() && attention != nullptr) return MeasuredTime(gemm, *attention, num_threads);
   const MemoryTier* tier = hardware.FindTier(processor->tier);
   const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
   const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;

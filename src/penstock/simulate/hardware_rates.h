@@ -13,10 +13,10 @@ namespace penstock {
 Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, const Processor& processor);
 
 // Returns the time that a task takes on each lane. A processor probed with weights and KV entries in the plan's formats
-// takes the measured time, and the time of the shortest call. Any other processor takes the time of its roofline: a
-// call, plus the longer of arithmetic and memory. A transfer takes the latency of its link, plus its bytes at the
-// link's rate. An emulated device is the CPU, with the number of threads and the link that it was given. kUsage when
-// the hardware lacks rates that the plan needs.
+// takes the measured time, and the time of the shortest call. In a model of several formats, each has its share. Any
+// other processor takes the time of its roofline: a call, plus the longer of arithmetic and memory. A transfer takes
+// the latency of its link, plus its bytes at the link's rate. An emulated device is the CPU, with the number of threads
+// and the link that it was given. kUsage when the hardware lacks rates that the plan needs.
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads);
 
 }  // namespace penstock

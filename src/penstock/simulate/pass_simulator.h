@@ -29,7 +29,8 @@ class PassSimulator {
   struct Args {
     const ModelConfig& config;  // outlives the simulator
     ModelFormats formats;
-    uint64_t expert_bytes = 0;                                // bytes that cross a link for one expert
+    uint64_t expert_bytes = 0;                                // bytes that cross a link for one expert, on average
+    std::vector<uint64_t> bytes_of_experts = {};              // of each expert, by key; empty: all alike
     std::optional<uint64_t> compressed_bytes = std::nullopt;  // read from the disk instead
     ScheduleOptions schedule;
     Eviction eviction = Eviction::kStatic;  // eviction policy of the tier that computes the layers

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
@@ -78,9 +80,13 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   return fewer;
 }
 
-uint64_t ExpertBytes(const ExpertLayouts& layouts) {
-  if (layouts.num_experts() == 0) return 0;
-  return layouts.decompresses() ? layouts.finished_extent(ExpertKey{0}).size_bytes : layouts.read_bytes(ExpertKey{0});
+// Returns the bytes of each expert that cross a link.
+std::vector<uint64_t> BytesOfExperts(const ExpertLayouts& layouts) {
+  std::vector<uint64_t> bytes;
+  for (ExpertKey key{0}; key < layouts.end_key(); ++key) {
+    bytes.push_back(layouts.decompresses() ? layouts.finished_extent(key).size_bytes : layouts.read_bytes(key));
+  }
+  return bytes;
 }
 
 // Returns what is read for an expert on average, if experts are compressed.
@@ -102,9 +108,14 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
     return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
   };
+  std::vector<uint64_t> bytes = BytesOfExperts(layouts);
+  const uint64_t all_bytes = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+  const uint64_t mean_bytes = bytes.empty() ? 0 : all_bytes / bytes.size();
+  if (num_ranks > 1 || &fewer != &inputs.config) bytes.clear();
   PassSimulator::Args args{.config = fewer,
                            .formats = inputs.plan.model_formats,
-                           .expert_bytes = ExpertBytes(layouts),
+                           .expert_bytes = mean_bytes,
+                           .bytes_of_experts = std::move(bytes),
                            .compressed_bytes = CompressedBytes(layouts),
                            .schedule = policy.schedule,
                            .eviction = policy.eviction,

@@ -78,6 +78,22 @@ HqqGroup RangeToGroup(float low, float high, float levels) {
   return {.scale = scale, .zero = std::clamp((0 - low) / scale, -levels, 2 * levels)};
 }
 
+HqqGroup NearestGroup(std::span<const float> weights, CodeRange range) {
+  PENSTOCK_CHECK(!weights.empty() && weights.size() <= kHqqGroup);
+  float low = weights[0];
+  float high = weights[0];
+  for (const float weight : weights) {
+    if (!std::isfinite(weight)) return {.scale = std::numeric_limits<float>::quiet_NaN(), .zero = 0};
+    low = std::min(low, weight);
+    high = std::max(high, weight);
+  }
+  if (range.is_symmetric) {
+    high = std::max(high, -low);
+    low = -high;
+  }
+  return RangeToGroup(low, high, static_cast<float>(range.levels));
+}
+
 // A batch of up to kLanes groups of one size, one in each lane. The whole solver is one class so that all of it is
 // inlined into functions for one instruction set.
 template <int kLanes>
@@ -269,20 +285,13 @@ HqqGroup SolveHqqGroup(std::span<const float> weights, int bits) {
 }
 
 HqqGroup RoundToNearestGroup(std::span<const float> weights, int bits) {
-  PENSTOCK_CHECK(!weights.empty() && weights.size() <= kHqqGroup);
-  float low = weights[0];
-  float high = weights[0];
-  for (const float weight : weights) {
-    if (!std::isfinite(weight)) return {.scale = std::numeric_limits<float>::quiet_NaN(), .zero = 0};
-    low = std::min(low, weight);
-    high = std::max(high, weight);
-  }
-  return RangeToGroup(low, high, Levels(bits));
+  PENSTOCK_CHECK(bits >= kHqqMinBits && bits <= kHqqMaxBits);
+  return NearestGroup(weights, CodeRange::OfBits(bits));
 }
 
 namespace {
 
-// Shares of the range of a group from which FitGroup starts.
+// Shares of the range of a group from which FitGroup starts; 0.2 less if the range is symmetric.
 constexpr float kFitRanges[] = {1.0f, 0.9f, 0.8f, 0.7f, 0.6f};
 constexpr int kFitIterations = 4;
 
@@ -317,10 +326,10 @@ struct FitSums {
 
 }  // namespace
 
-HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importance, int bits) {
-  const HqqGroup nearest = RoundToNearestGroup(weights, bits);
+HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importance, CodeRange range) {
+  const auto levels = static_cast<float>(range.levels);
+  const HqqGroup nearest = NearestGroup(weights, range);
   if (!(nearest.scale > 0)) return nearest;
-  const float levels = Levels(bits);
   // In steps of the nearest scale. Importances add up to 1; what is missing of a group counts nothing.
   float w[kHqqGroup] = {}, d[kHqqGroup] = {};
   double total = 0;
@@ -330,21 +339,28 @@ HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importa
     d[i] = static_cast<float>(importance[i] / total);
   }
   const auto clamp_zero = [&](double zero) {
-    return static_cast<float>(std::clamp<double>(zero, -levels, 2 * levels));
+    return range.is_symmetric ? levels / 2 : static_cast<float>(std::clamp<double>(zero, -levels, 2 * levels));
   };
   HqqGroup best = {.scale = 1, .zero = nearest.zero};
   double least = std::numeric_limits<double>::max();
-  for (const float range : kFitRanges) {
-    float scale = range, zero = clamp_zero(levels / 2 - (levels / 2 - nearest.zero) / range);
+  for (const float share : kFitRanges) {
+    // Three levels lie closer together than those of more bits.
+    float scale = range.is_symmetric ? share - 0.2f : share;
+    float zero = clamp_zero(levels / 2 - (levels / 2 - nearest.zero) / scale);
     for (int iteration = 0; iteration <= kFitIterations; ++iteration) {
       const FitSums sums(w, d, scale, zero, levels);
       if (sums.error < least) {
         least = sums.error;
         best = {.scale = scale, .zero = zero};
       }
-      // The least-squares line of the weights over their codes.
-      const double variance = sums.code_code - sums.code * sums.code;
-      const double slope = variance > 0 ? (sums.code_weight - sums.code * sums.weight) / variance : 0;
+      // The least-squares line of the weights over their codes, or that through the zero.
+      double slope = 0;
+      if (range.is_symmetric) {
+        const double square = sums.code_code - zero * (2 * sums.code - zero);
+        if (square > 0) slope = (sums.code_weight - zero * sums.weight) / square;
+      } else if (const double variance = sums.code_code - sums.code * sums.code; variance > 0) {
+        slope = (sums.code_weight - sums.code * sums.weight) / variance;
+      }
       if (!(slope > 0.1 && slope < 10)) break;
       scale = static_cast<float>(slope);
       zero = clamp_zero(-(sums.weight - slope * sums.code) / slope);
@@ -355,8 +371,8 @@ HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importa
   return usable ? HqqGroup{scale, best.zero} : nearest;
 }
 
-void EncodeGroup(std::span<const float> weights, int bits, HqqGroup group, uint8_t* codes) {
-  const float levels = Levels(bits);
+void EncodeGroup(std::span<const float> weights, CodeRange range, HqqGroup group, uint8_t* codes) {
+  const auto levels = static_cast<float>(range.levels);
   if (!(group.scale > 0)) {
     std::fill_n(codes, weights.size(), uint8_t{0});
     return;

@@ -44,13 +44,21 @@ void SolveHqq(std::span<const float> weights, int bits, std::span<HqqGroup> grou
 // SolveHqq for one group, for tests and leftovers; sixteen groups take the same time.
 HqqGroup SolveHqqGroup(std::span<const float> weights, int bits);
 
-// Returns scale and zero with a small sum of importance[i] x squared error of weights[i]: the best of least-squares
-// lines through several starts. A group with a NaN or an infinity gives what RoundToNearestGroup gives. REQUIRES:
-// importance.size() == weights.size() <= 64, and every importance is > 0.
-HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importance, int bits);
+// The codes that a group may have.
+struct CodeRange {
+  int levels = 0;             // the largest code
+  bool is_symmetric = false;  // every zero is levels / 2
 
-// codes[i] = weights[i] / scale + zero, rounded to nearest (ties to even) and clamped to the levels; 0 if that is NaN.
-void EncodeGroup(std::span<const float> weights, int bits, HqqGroup group, uint8_t* codes);
+  static constexpr CodeRange OfBits(int bits) { return {(1 << bits) - 1}; }
+};
+
+// Returns scale and zero with a small sum of importance[i] x squared error of weights[i]: the best of least-squares
+// lines through several starts. A group with a NaN or an infinity gives a scale that is NaN. REQUIRES:
+// importance.size() == weights.size() <= 64, and every importance is > 0.
+HqqGroup FitGroup(std::span<const float> weights, std::span<const float> importance, CodeRange range);
+
+// codes[i] = weights[i] / scale + zero, rounded to nearest (ties to even) and clamped to the range; 0 if that is NaN.
+void EncodeGroup(std::span<const float> weights, CodeRange range, HqqGroup group, uint8_t* codes);
 
 // SolveHqq as compiled for one instruction set. All solvers give equal bits.
 struct HqqSolver {

@@ -8,6 +8,7 @@
 #include "penstock/base/checked.h"
 #include "penstock/tensor/block_formats.h"
 #include "penstock/tensor/block_panels.h"
+#include "penstock/tensor/ternary.h"
 
 namespace penstock {
 namespace {
@@ -68,7 +69,16 @@ uint32_t Int8Code(const std::byte* block, int64_t col, int64_t k) {
   return static_cast<uint32_t>(block[k / 4 * 4 * kPanelCols + 4 * col + k % 4]);
 }
 
-uint32_t HqqCode(WeightFormat format, const std::byte* group, int64_t col, int64_t k) {
+uint32_t TernaryCode(const std::byte* header, int64_t group_idx, int64_t col, int64_t k) {
+  if (k >= 60) return static_cast<uint32_t>(header[kTernaryLastQuads + 4 * col + k % 4]) >> (2 * group_idx) & 3;
+  const std::byte* group = header + kHqqHeaderBytes + group_idx * kTernaryGroupBytes;
+  const auto byte = static_cast<uint8_t>(group[k / 20 * 4 * kPanelCols + 4 * col + k % 4]);
+  return DigitOf(byte, static_cast<int>(k % 20 / 4));
+}
+
+uint32_t HqqCode(WeightFormat format, const std::byte* header, int64_t group_idx, int64_t col, int64_t k) {
+  if (format == WeightFormat::kTernary) return TernaryCode(header, group_idx, col, k);
+  const std::byte* group = header + kHqqHeaderBytes + group_idx * HqqGroupBytes(format);
   const auto byte = [&](int64_t offset, int64_t row, int64_t j) {
     return static_cast<uint32_t>(group[offset + row * 4 * kPanelCols + 4 * col + j]);
   };
@@ -120,6 +130,7 @@ uint64_t PanelBytes(WeightFormat format, int64_t inner_dim) {
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3:
     case WeightFormat::kHqq2:
+    case WeightFormat::kTernary:
       return CeilDiv(k, kHqqBlock) * kHqqHeaderBytes + CeilDiv(k, 64) * static_cast<uint64_t>(HqqGroupBytes(format));
     default: return kPanelCols * BlockRowBytes(format, inner_dim);
   }
@@ -172,13 +183,14 @@ void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int
       }
       case WeightFormat::kHqq4:
       case WeightFormat::kHqq3:
-      case WeightFormat::kHqq2: {
+      case WeightFormat::kHqq2:
+      case WeightFormat::kTernary: {
         const int64_t group_bytes = HqqGroupBytes(format);
         const std::byte* header = panel + k / kHqqBlock * (kHqqHeaderBytes + kHqqBlock / 64 * group_bytes);
         const int64_t group = k % kHqqBlock / 64;
         const float scale = MetaValue(header, 0, 64, group, col);
-        const float zero = MetaValue(header, 2, 192, group, col);
-        const uint32_t code = HqqCode(format, header + kHqqHeaderBytes + group * group_bytes, col, k % 64);
+        const float zero = format == WeightFormat::kTernary ? 1 : MetaValue(header, 2, 192, group, col);
+        const uint32_t code = HqqCode(format, header, group, col, k % 64);
         target[k] = (static_cast<float>(code) - zero) * scale;
         break;
       }

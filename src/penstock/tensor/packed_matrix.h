@@ -15,6 +15,9 @@
 //               t, then [2][32][4] bytes with the third bits, inputs 32 i + 4 t + j at bit t. A group of kHqq2 has
 //               only the two low bits. scale = fma(scale code, scale_step, scale_min), zero likewise, weight =
 //               (code - zero) * scale.
+//   kTernary    as kHqq2, but codes are 0 to 2, and every zero is 1. A group is [3][32][4] bytes: byte j of row i has
+//               inputs 20 i + 4 t + j, t = 0 to 4, as digits to base 3 (ternary.h). The header has quads [32][4] in
+//               place of zero codes: inputs 60 + j of group g at bit 2 g. It has no zero_step and zero_min.
 //   block formats (block_formats.h)  blocks of 32 outputs, interleaved piece by piece (block_panels.h)
 #pragma once
 
@@ -49,10 +52,8 @@ struct WeightFormatTraits {
   bool is_of_gpus = true;      // kernels of GPUs multiply it
 };
 inline constexpr WeightFormatTraits kWeightFormats[] = {
-#define PENSTOCK_WEIGHT_TRAITS(gpus, format, called, which, line) \
-  {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which, .is_of_gpus = gpus},
-#define PENSTOCK_WEIGHT_FORMAT(...) PENSTOCK_WEIGHT_TRAITS(true, __VA_ARGS__)
-#define PENSTOCK_HOST_WEIGHT_FORMAT(...) PENSTOCK_WEIGHT_TRAITS(false, __VA_ARGS__)
+#define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
+  {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which},
 #define PENSTOCK_BLOCK_TRAITS(slow, gpus, format, called, elements, bytes, gguf, line) \
   {.value = WeightFormat::k##format,                                                   \
    .name = called,                                                                     \
@@ -68,7 +69,6 @@ inline constexpr WeightFormatTraits kWeightFormats[] = {
 #define PENSTOCK_SLOW_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, false, __VA_ARGS__)
 #include "penstock/tensor/weight_formats.def"
 #undef PENSTOCK_BLOCK_TRAITS
-#undef PENSTOCK_WEIGHT_TRAITS
 };
 constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) {
   return kWeightFormats[static_cast<size_t>(format)];
@@ -82,17 +82,22 @@ inline constexpr int64_t kInt8BlockBytes = kInt8Group * kPanelCols + 2 * kPanelC
 inline constexpr int64_t kHqq4GroupBytes = 1024;
 inline constexpr int64_t kHqq3GroupBytes = 768;
 inline constexpr int64_t kHqq2GroupBytes = 512;
+inline constexpr int64_t kTernaryGroupBytes = 384;
+inline constexpr int64_t kTernaryLastQuads = 192;  // where they begin in the header
+// Formats of blocks with a header.
 constexpr bool IsHqq(WeightFormat format) {
-  return format == WeightFormat::kHqq4 || format == WeightFormat::kHqq3 || format == WeightFormat::kHqq2;
+  return format == WeightFormat::kHqq4 || format == WeightFormat::kHqq3 || format == WeightFormat::kHqq2 ||
+         format == WeightFormat::kTernary;
 }
-// REQUIRES: IsHqq(format), like the next one.
-constexpr int HqqBits(WeightFormat format) {
-  return format == WeightFormat::kHqq4 ? 4 : format == WeightFormat::kHqq3 ? 3 : 2;
+// Returns the largest code. REQUIRES: IsHqq(format), like the next one.
+constexpr int HqqLevels(WeightFormat format) {
+  return format == WeightFormat::kHqq4 ? 15 : format == WeightFormat::kHqq3 ? 7 : format == WeightFormat::kHqq2 ? 3 : 2;
 }
 constexpr int64_t HqqGroupBytes(WeightFormat format) {
   return format == WeightFormat::kHqq4   ? kHqq4GroupBytes
          : format == WeightFormat::kHqq3 ? kHqq3GroupBytes
-                                         : kHqq2GroupBytes;
+         : format == WeightFormat::kHqq2 ? kHqq2GroupBytes
+                                         : kTernaryGroupBytes;
 }
 
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/check.h"
 #include "penstock/tensor/hqq.h"
+#include "penstock/tensor/ternary.h"
 
 namespace penstock {
 namespace {
@@ -46,13 +48,31 @@ void QuantiseInt8Block(std::span<const float> rows, int64_t num_cols, int64_t in
   }
 }
 
-void PutHqqCode(WeightFormat format, std::byte* group, int64_t col, int64_t k, uint8_t code) {
-  const auto put = [&](int64_t offset, int64_t row, int64_t shift, int bits) {
-    group[offset + row * 4 * kPanelCols + 4 * col + k % 4] |= static_cast<std::byte>(bits << shift);
-  };
-  if (format == WeightFormat::kHqq4) return put(0, k / 8, k / 4 % 2 * 4, code);
-  put(0, k / 16, k / 4 % 4 * 2, code & 3);
-  if (format == WeightFormat::kHqq3) put(512, k / 32, k / 4 % 8, code >> 2);
+CodeRange RangeOf(WeightFormat format) { return {HqqLevels(format), format == WeightFormat::kTernary}; }
+
+// Writes the codes of one output in one group, into bytes that are zeros.
+void PutCodes(WeightFormat format, std::byte* header, int64_t group_idx, int64_t col, std::span<const uint8_t> codes) {
+  std::byte* const group = header + kHqqHeaderBytes + group_idx * HqqGroupBytes(format);
+  for (int64_t k = 0; k < std::ssize(codes); ++k) {
+    const uint8_t code = codes[k];
+    const auto put = [&](std::byte* rows, int64_t row, int64_t shift, int bits) {
+      rows[row * 4 * kPanelCols + 4 * col + k % 4] |= static_cast<std::byte>(bits << shift);
+    };
+    if (format == WeightFormat::kTernary) {
+      if (k >= 60) {
+        put(header + kTernaryLastQuads, 0, 2 * group_idx, code);
+      } else if (k % 20 < 4) {
+        std::array<uint8_t, kDigitsOfByte> digits{};
+        for (int64_t i = 0; i < kDigitsOfByte && k + 4 * i < std::ssize(codes); ++i) digits[i] = codes[k + 4 * i];
+        put(group, k / 20, 0, ByteOfDigits(digits));
+      }
+    } else if (format == WeightFormat::kHqq4) {
+      put(group, k / 8, k / 4 % 2 * 4, code);
+    } else {
+      put(group, k / 16, k / 4 % 4 * 2, code & 3);
+      if (format == WeightFormat::kHqq3) put(group + 512, k / 32, k / 4 % 8, code >> 2);
+    }
+  }
 }
 
 using MetaValues = std::array<float, kMetaGroup>;
@@ -80,18 +100,20 @@ struct HqqPanel {
 };
 
 std::vector<HqqGroup> SolveGroups(const HqqPanel& panel, int64_t num_groups) {
-  const int bits = HqqBits(panel.format);
+  const CodeRange range = RangeOf(panel.format);
+  const std::vector<float> alike(panel.errors == nullptr ? panel.inner_dim : 0, 1.0f);
+  const std::span<const float> importance = panel.errors == nullptr ? alike : panel.errors->of_inputs();
   std::vector<HqqGroup> solved(panel.num_cols * num_groups);
   for (int64_t col = 0; col < panel.num_cols; ++col) {
     const auto row = panel.rows.subspan(col * panel.inner_dim, panel.inner_dim);
     const auto groups = std::span(solved).subspan(col * num_groups, num_groups);
-    if (panel.errors == nullptr) {
-      SolveHqq(row, bits, groups);
+    if (panel.errors == nullptr && !range.is_symmetric) {
+      SolveHqq(row, std::bit_width(static_cast<unsigned>(range.levels)), groups);
       continue;
     }
     for (int64_t group = 0; group < num_groups; ++group) {
       const int64_t k = group * kHqqGroup, size = std::min(kHqqGroup, panel.inner_dim - k);
-      groups[group] = FitGroup(row.subspan(k, size), panel.errors->of_inputs().subspan(k, size), bits);
+      groups[group] = FitGroup(row.subspan(k, size), importance.subspan(k, size), range);
     }
   }
   return solved;
@@ -99,18 +121,15 @@ std::vector<HqqGroup> SolveGroups(const HqqPanel& panel, int64_t num_groups) {
 
 // Writes the codes of the block of inputs from `first` on, each weight rounded for itself.
 void PutNearestCodes(const HqqPanel& panel, int64_t first, const MetaValues& scales, const MetaValues& zeros,
-                     std::byte* data) {
-  const int bits = HqqBits(panel.format);
+                     std::byte* header) {
   for (int64_t k = first; k < std::min(first + kHqqBlock, panel.inner_dim); k += kHqqGroup) {
     const int64_t group = (k - first) / kHqqGroup, size = std::min(kHqqGroup, panel.inner_dim - k);
     for (int64_t col = 0; col < panel.num_cols; ++col) {
       std::array<uint8_t, kHqqGroup> codes;
       const size_t i = group * kPanelCols + col;
-      EncodeGroup(panel.rows.subspan(col * panel.inner_dim + k, size), bits, {.scale = scales[i], .zero = zeros[i]},
-                  codes.data());
-      for (int64_t j = 0; j < size; ++j) {
-        PutHqqCode(panel.format, data + group * HqqGroupBytes(panel.format), col, j, codes[j]);
-      }
+      EncodeGroup(panel.rows.subspan(col * panel.inner_dim + k, size), RangeOf(panel.format),
+                  {.scale = scales[i], .zero = zeros[i]}, codes.data());
+      PutCodes(panel.format, header, group, col, std::span(codes).first(size));
     }
   }
 }
@@ -120,9 +139,9 @@ struct BlockMeta {
   MetaValues scales, zeros;
 
   // Rounds them, and writes the header.
-  void Store(int64_t num_groups, std::byte* header) {
+  void Store(CodeRange range, int64_t num_groups, std::byte* header) {
     scales = RoundMeta(scales, num_groups, header, header + 64);
-    zeros = RoundMeta(zeros, num_groups, header + 8, header + 192);
+    if (!range.is_symmetric) zeros = RoundMeta(zeros, num_groups, header + 8, header + 192);
   }
 };
 
@@ -130,7 +149,7 @@ struct BlockMeta {
 class CompensatedBlock {
  public:
   CompensatedBlock(const HqqPanel& panel, int64_t first, const ErrorWeights::Compensation& block)
-      : bits_(HqqBits(panel.format)),
+      : range_(RangeOf(panel.format)),
         num_cols_(panel.num_cols),
         size_(std::ssize(block.order)),
         block_(&block),
@@ -152,8 +171,14 @@ class CompensatedBlock {
   double Error() const;
   // Gives each group the scale and zero with which the chosen codes err least.
   void Refit(BlockMeta& meta);
-  uint8_t code(int64_t k, int64_t col) const { return codes_[k * kPanelCols + col]; }
-  int64_t size() const { return size_; }
+  // Returns the codes of one output in one group.
+  std::vector<uint8_t> CodesOf(int64_t group, int64_t col) const {
+    std::vector<uint8_t> codes;
+    for (int64_t k = group * kHqqGroup; k < std::min((group + 1) * kHqqGroup, size_); ++k) {
+      codes.push_back(codes_[k * kPanelCols + col]);
+    }
+    return codes;
+  }
 
  private:
   using Row = std::array<float, kPanelCols>;
@@ -169,7 +194,21 @@ class CompensatedBlock {
     return {.scale = meta.scales[group * kPanelCols + col], .zero = meta.zeros[group * kPanelCols + col]};
   }
 
-  int bits_;
+  // Returns the scale and -zero x scale with which a group's codes err least, from sums under H. NaN: none.
+  std::pair<double, double> SolveLine(double code_code, double code_one, double one_one, double code_wanted,
+                                      double one_wanted) const {
+    if (range_.is_symmetric) {
+      const double zero = range_.levels / 2.0;
+      const double scale =
+          (code_wanted - zero * one_wanted) / (code_code - 2 * zero * code_one + zero * zero * one_one);
+      return {scale, -zero * scale};
+    }
+    const double determinant = code_code * one_one - code_one * code_one;
+    return {(code_wanted * one_one - one_wanted * code_one) / determinant,
+            (one_wanted * code_code - code_wanted * code_one) / determinant};
+  }
+
+  CodeRange range_;
   int64_t num_cols_;
   int64_t size_;
   const ErrorWeights::Compensation* block_;
@@ -191,7 +230,7 @@ void CompensatedBlock::Encode(const BlockMeta& meta) {
     for (int64_t col = 0; col < num_cols_; ++col) {
       const HqqGroup own = GroupOf(meta, k / kHqqGroup, col);
       const int64_t i = k * kPanelCols + col;
-      EncodeGroup({&moved[col], 1}, bits_, own, &codes_[i]);
+      EncodeGroup({&moved[col], 1}, range_, own, &codes_[i]);
       errors_[i] = weights_[i] - DequantiseHqq(codes_[i], own);
     }
   }
@@ -207,7 +246,7 @@ void CompensatedBlock::Improve(const BlockMeta& meta) {
       const HqqGroup own = GroupOf(meta, k / kHqqGroup, col);
       const int64_t i = k * kPanelCols + col;
       const float wanted = weights_[i] - errors_[i] + products[k][col] / own_h;
-      EncodeGroup({&wanted, 1}, bits_, own, &codes_[i]);
+      EncodeGroup({&wanted, 1}, range_, own, &codes_[i]);
       const float error = weights_[i] - DequantiseHqq(codes_[i], own);
       changes[col] = error - errors_[i];
       errors_[i] = error;
@@ -231,7 +270,7 @@ double CompensatedBlock::Error() const {
 
 // One group after another: least squares for scale and -zero x scale, while the other groups stay.
 void CompensatedBlock::Refit(BlockMeta& meta) {
-  const auto levels = static_cast<float>((1 << bits_) - 1);
+  const int levels = range_.levels;
   std::vector<float> codes(codes_.begin(), codes_.end());
   for (int64_t first = 0; first < size_; first += kHqqGroup) {
     const int64_t group = first / kHqqGroup, end = std::min(first + kHqqGroup, size_);
@@ -259,9 +298,7 @@ void CompensatedBlock::Refit(BlockMeta& meta) {
     }
     for (int64_t col = 0; col < num_cols_; ++col) {
       const size_t i = group * kPanelCols + col;
-      const double determinant = code_code[col] * one_one - code_one[col] * code_one[col];
-      const double scale = (code_wanted[col] * one_one - one_wanted[col] * code_one[col]) / determinant;
-      const double offset = (one_wanted[col] * code_code[col] - code_wanted[col] * code_one[col]) / determinant;
+      const auto [scale, offset] = SolveLine(code_code[col], code_one[col], one_one, code_wanted[col], one_wanted[col]);
       const double zero = -offset / scale;
       // Also false for a NaN: all codes of the group are alike.
       if (!(scale > 0.3 * meta.scales[i] && scale < 3 * meta.scales[i] && zero > -levels && zero < 2 * levels))
@@ -286,7 +323,7 @@ void PutCompensatedBlock(const HqqPanel& panel, int64_t first, const ErrorWeight
   for (int round = 0; round < kRounds; ++round) {
     if (round > 0) work.Refit(meta);
     header.fill(std::byte{0});
-    meta.Store(num_groups, header.data());
+    meta.Store(RangeOf(panel.format), num_groups, header.data());
     work.Encode(meta);
     work.Improve(meta);
     const double error = work.Error();
@@ -295,10 +332,9 @@ void PutCompensatedBlock(const HqqPanel& panel, int64_t first, const ErrorWeight
     std::copy(header.begin(), header.end(), target);
     const int64_t group_bytes = HqqGroupBytes(panel.format);
     std::memset(target + kHqqHeaderBytes, 0, static_cast<size_t>(num_groups * group_bytes));
-    for (int64_t k = 0; k < work.size(); ++k) {
+    for (int64_t group = 0; group < num_groups; ++group) {
       for (int64_t col = 0; col < panel.num_cols; ++col) {
-        PutHqqCode(panel.format, target + kHqqHeaderBytes + k / kHqqGroup * group_bytes, col, k % kHqqGroup,
-                   work.code(k, col));
+        PutCodes(panel.format, target, group, col, work.CodesOf(group, col));
       }
     }
   }
@@ -325,8 +361,8 @@ void QuantiseHqqPanel(const HqqPanel& panel, std::byte* target) {
       PutCompensatedBlock(panel, first * kHqqGroup, *block, meta, count, target);
     } else {
       std::memset(target, 0, static_cast<size_t>(kHqqHeaderBytes + count * group_bytes));
-      meta.Store(count, target);
-      PutNearestCodes(panel, first * kHqqGroup, meta.scales, meta.zeros, target + kHqqHeaderBytes);
+      meta.Store(RangeOf(panel.format), count, target);
+      PutNearestCodes(panel, first * kHqqGroup, meta.scales, meta.zeros, target);
     }
     target += kHqqHeaderBytes + count * group_bytes;
   }

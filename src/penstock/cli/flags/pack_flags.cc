@@ -11,8 +11,8 @@ void AddPackFlags(CLI::App& command, PackOptions& options) {
       .Required()
       .TypeName("DIR");
   AddFlag(command, "-o,--output", options.output_dir, "folder to write; must not exist").Required().TypeName("DIR");
-  const Flag quantize = AddFlag(command, "--quantize", options.quantize, "none, int8, hqq4, hqq3 or hqq2")
-                            .Values("none int8 hqq4 hqq3 hqq2")
+  const Flag quantize = AddFlag(command, "--quantize", options.quantize, "none, int8, hqq4, hqq3, hqq2 or ternary")
+                            .Values("none int8 hqq4 hqq3 hqq2 ternary")
                             .ShowDefault();
   AddFlag(command, "--bits", options.bits,
           "bits a weight on average, with scales: each matrix gets the format with which the whole errs least")
@@ -20,7 +20,7 @@ void AddPackFlags(CLI::App& command, PackOptions& options) {
       .TypeName("B")
       .Excludes(quantize);
   AddFlag(command, "--importance", options.importance_path,
-          "with --bits or --quantize hqq4 to hqq2: weigh errors by what penstock calibrate recorded")
+          "with --bits or --quantize hqq4 to ternary: weigh errors by what penstock calibrate recorded")
       .TypeName("FILE");
   AddFlag(command, "--dtype", options.dtype, "auto (the checkpoint's own) or bf16").Values("auto bf16").ShowDefault();
   AddFlag(command, "--compress", options.compress,

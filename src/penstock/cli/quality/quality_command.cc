@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/cli/quality/checked_requests.h"
 #include "penstock/cli/quality/text_file.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/plan/engine_plan.h"
@@ -26,11 +28,12 @@ namespace {
 
 namespace json = boost::json;
 
-// The residual behind each layer, of the rows since the last Clear().
+// The residual behind each layer, of the rows since the last Clear(), until Stop().
 class LayerRecorder : public PassObserver {
  public:
   void OnInputs(const Inputs&, ThreadPool&) override {}
   void OnLayer(int64_t layer_idx, std::span<const float> residual) override {
+    if (is_stopped_) return;
     if (std::ssize(layers_) <= layer_idx) layers_.resize(static_cast<size_t>(layer_idx) + 1);
     std::vector<float>& layer = layers_[static_cast<size_t>(layer_idx)];
     layer.insert(layer.end(), residual.begin(), residual.end());
@@ -40,9 +43,11 @@ class LayerRecorder : public PassObserver {
   void Clear() {
     for (std::vector<float>& layer : layers_) layer.clear();
   }
+  void Stop() { is_stopped_ = true; }
 
  private:
   std::vector<std::vector<float>> layers_;
+  bool is_stopped_ = false;
 };
 
 // An engine, and what it computes behind its layers.
@@ -64,6 +69,8 @@ struct Comparison {
   double reference_logprob = 0, logprob = 0;  // sums, of the text's own tokens
   double shift = 0;                           // sum of the differences of their probabilities, without sign
   std::vector<LayerError> layers;             // empty: the models have other layers, or GPUs compute them
+  // Empty without requests.
+  std::optional<ValidAnswers> reference_answers = {}, answers = {};
 };
 
 double LogSumExp(std::span<const float> logits) {
@@ -90,9 +97,9 @@ void AddToken(std::span<const float> reference, std::span<const float> logits, T
   comparison.shift += std::abs(std::exp(expected) - std::exp(found));
 }
 
-// Opens a model with half of the memory and a context of `window` tokens.
+// Opens a model with half of the memory and a context of `window` tokens. `requests`: null if it answers none.
 absl::StatusOr<ObservedEngine> OpenHalf(EngineOptions options, const std::string& model_dir, int64_t window,
-                                        uint64_t text_bytes) {
+                                        uint64_t text_bytes, const InputReport* requests) {
   uint64_t layer_bytes = 0;
   {
     const absl::StatusOr<std::unique_ptr<LoadedModel>> model = LoadModel(model_dir);
@@ -105,13 +112,15 @@ absl::StatusOr<ObservedEngine> OpenHalf(EngineOptions options, const std::string
   options.model_dir = model_dir;
   options.batch_size = 1;
   options.context_length = window;
-  options.decodes = false;
+  options.decodes = requests != nullptr;
   options.memory_bytes /= 2;
   options.device_memory_bytes /= 2;
   options.memory_share = (options.memory_share > 0 ? options.memory_share : kDefaultMemoryShare) / 2;
   options.caller_memory = [=](const ModelInfo& info) {
-    return CallerMemory{.bytes = layer_bytes + static_cast<uint64_t>(window * info.vocab_size) * sizeof(float) +
-                                 (1 + kTokenizingBytesPerByte) * text_bytes};
+    CallerMemory memory = requests == nullptr ? CallerMemory() : JobMemory(*requests, info);
+    memory.bytes += layer_bytes + static_cast<uint64_t>(window * info.vocab_size) * sizeof(float) +
+                    (1 + kTokenizingBytesPerByte) * text_bytes;
+    return memory;
   };
   ObservedEngine observed{.layers = std::make_unique<LayerRecorder>(), .engine = nullptr};
   EngineHooks hooks;
@@ -179,6 +188,28 @@ std::string LayersText(const std::vector<double>& errors) {
                      100 * errors.back(), 100 * *worst, worst - errors.begin());
 }
 
+json::object AnswersJson(int64_t num_requests, int64_t num_valid, int64_t num_valid_of_reference) {
+  return {{"requests", num_requests}, {"valid", num_valid}, {"valid_of_reference", num_valid_of_reference}};
+}
+
+// Adds how many answers have their form.
+void AddAnswers(const Comparison& comparison, json::object& report) {
+  if (!comparison.answers.has_value()) return;
+  const ValidAnswers &own = *comparison.answers, &reference = *comparison.reference_answers;
+  report["formatted_answers"] = AnswersJson(own.num_formats, own.num_valid_formats, reference.num_valid_formats);
+  report["tool_calls"] = AnswersJson(own.num_calls, own.num_valid_calls, reference.num_valid_calls);
+}
+
+std::string AnswersText(const Comparison& comparison) {
+  if (!comparison.answers.has_value()) return "";
+  const ValidAnswers &own = *comparison.answers, &reference = *comparison.reference_answers;
+  return fmt::format(
+      "valid answers     {} of {} with a format, of the reference {}\n"
+      "valid tool calls  {} of {}, of the reference {}\n",
+      own.num_valid_formats, own.num_formats, reference.num_valid_formats, own.num_valid_calls, own.num_calls,
+      reference.num_valid_calls);
+}
+
 std::string Report(Comparison comparison, bool as_json) {
   std::vector<double>& all = comparison.divergences;
   std::ranges::sort(all);
@@ -189,35 +220,44 @@ std::string Report(Comparison comparison, bool as_json) {
   const double reference = std::exp(-comparison.reference_logprob / count), own = std::exp(-comparison.logprob / count);
   const std::vector<double> layers = RelativeErrors(comparison.layers);
   if (as_json) {
-    return json::serialize(
-               json::object{{"tokens", all.size()},
-                            {"kl_divergence",
-                             {{"mean", mean}, {"median", quantile(0.5)}, {"p99", quantile(0.99)}, {"max", all.back()}}},
-                            {"same_best_token", same},
-                            {"mean_probability_shift", shift},
-                            {"layer_errors", json::array(layers.begin(), layers.end())},
-                            {"perplexity", own},
-                            {"reference_perplexity", reference}}) +
-           "\n";
+    json::object report{
+        {"tokens", all.size()},
+        {"kl_divergence", {{"mean", mean}, {"median", quantile(0.5)}, {"p99", quantile(0.99)}, {"max", all.back()}}},
+        {"same_best_token", same},
+        {"mean_probability_shift", shift},
+        {"layer_errors", json::array(layers.begin(), layers.end())},
+        {"perplexity", own},
+        {"reference_perplexity", reference}};
+    AddAnswers(comparison, report);
+    return json::serialize(report) + "\n";
   }
   return fmt::format(
       "tokens            {}\n"
       "KL divergence     {:.6f} mean, {:.6f} median, {:.5f} for 99% at most, {:.4f} largest (nats)\n"
       "same best token   {:.2f}%\n"
       "probability       of the text's tokens shifted by {:.3f}% on average\n"
-      "perplexity        {:.4f}, of the reference {:.4f}\n{}",
+      "perplexity        {:.4f}, of the reference {:.4f}\n{}{}",
       all.size(), mean, quantile(0.5), quantile(0.99), all.back(), 100 * same, 100 * shift, own, reference,
-      LayersText(layers));
+      LayersText(layers), AnswersText(comparison));
 }
 
 }  // namespace
 
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, ToEngineOptions(flags.model));
+  if (flags.text_file == "-" && flags.requests_file == "-") {
+    return UsageError("--text and --requests cannot both be read from standard input");
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadTextFlag(flags.text_file, options.memory_bytes));
+  std::optional<ValidatedJob> job;
+  if (!flags.requests_file.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(job, ReadCheckedRequests(flags.requests_file));
+  }
+  const InputReport* const requests = job.has_value() ? &job->report : nullptr;
   const int64_t window = options.context_length > 0 ? options.context_length : kQualityWindow;
-  PENSTOCK_ASSIGN_OR_RETURN(ObservedEngine reference, OpenHalf(options, flags.reference_dir, window, text.size()));
-  PENSTOCK_ASSIGN_OR_RETURN(ObservedEngine model, OpenHalf(options, options.model_dir, window, text.size()));
+  PENSTOCK_ASSIGN_OR_RETURN(ObservedEngine reference,
+                            OpenHalf(options, flags.reference_dir, window, text.size(), requests));
+  PENSTOCK_ASSIGN_OR_RETURN(ObservedEngine model, OpenHalf(options, options.model_dir, window, text.size(), requests));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model.engine->Tokenize(text));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> reference_ids, reference.engine->Tokenize(text));
   if (ids != reference_ids || model.engine->model().vocab_size != reference.engine->model().vocab_size) {
@@ -226,6 +266,12 @@ absl::StatusOr<int> QualityCommand(const QualityFlags& flags) {
   if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);
   Comparison comparison;
   PENSTOCK_RETURN_IF_ERROR(Compare(reference, model, ids, window, comparison));
+  if (job.has_value()) {
+    reference.layers->Stop();
+    model.layers->Stop();
+    PENSTOCK_ASSIGN_OR_RETURN(comparison.reference_answers, AnswerFreely(*reference.engine, *job));
+    PENSTOCK_ASSIGN_OR_RETURN(comparison.answers, AnswerFreely(*model.engine, *job));
+  }
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, Report(std::move(comparison), flags.as_json), "stdout"));
   return 0;
 }

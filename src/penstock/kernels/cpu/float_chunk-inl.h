@@ -214,10 +214,11 @@ void MakeHqqChunk(const std::byte* panel, int64_t first, int64_t count, bool as_
     const std::byte* group = header + kHqqHeaderBytes + begin / 64 * kGroupBytes;
     for (int vec = 0; vec < kVecsPerPanel; ++vec) {
       const int64_t place = begin / 64 * kPanelCols + 16 * vec;
-      const V scale = meta(64 + place, 0), zero = meta(192 + place, 8);
+      const V scale = meta(64 + place, 0);
+      const V zero = kFormat == WeightFormat::kTernary ? V::Set(1) : meta(192 + place, 8);
       const auto weight = [&](const V& code) __attribute__((always_inline)) { return Mul(Sub(code, zero), scale); };
       HqqCodes<I, kFormat, 1>::ForEachQuad(
-          group + 64 * vec, [] {},
+          header + 64 * vec, static_cast<int>(begin / 64), group + 64 * vec, [] {},
           [&](const auto& codes, int64_t offset) __attribute__((always_inline)) {
             Words16 quad;
             __builtin_memcpy(&quad, &codes[0], 64);
@@ -244,6 +245,7 @@ MakeChunkFunction MakeChunkOf(WeightFormat format) {
     case WeightFormat::kHqq4: return MakeHqqChunk<I, WeightFormat::kHqq4>;
     case WeightFormat::kHqq3: return MakeHqqChunk<I, WeightFormat::kHqq3>;
     case WeightFormat::kHqq2: return MakeHqqChunk<I, WeightFormat::kHqq2>;
+    case WeightFormat::kTernary: return MakeHqqChunk<I, WeightFormat::kTernary>;
     default: return nullptr;
   }
 }

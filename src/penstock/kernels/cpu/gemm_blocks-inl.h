@@ -394,7 +394,8 @@ void GemmOfRowCodes(const GemmArgs& args) {
     case WeightFormat::kInt8:
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3:
-    case WeightFormat::kHqq2: return GemmOfCodes<I>(args);
+    case WeightFormat::kHqq2:
+    case WeightFormat::kTernary: return GemmOfCodes<I>(args);
     default: return GemmOfBlockCodes<I>(args);
   }
 }

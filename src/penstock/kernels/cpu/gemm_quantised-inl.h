@@ -6,6 +6,7 @@
 
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/kernel_table.h"
+#include "penstock/tensor/ternary.h"
 
 namespace penstock::kernels {
 namespace {
@@ -95,12 +96,13 @@ struct Int8Tile {
 };
 
 // One group of 64 inputs of an HQQ panel. Calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
-// and ask() twice. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, a third more than hqq3 reads, and
-// twice as much as hqq2 reads.
+// and ask() twice; for ternary once. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, a third more
+// than hqq3 and ternary read, and twice as much as hqq2 reads. `header` is the block's.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
   template <class Ask, class Dot>
-  [[gnu::always_inline]] static void ForEachQuad(const std::byte* group, const Ask& ask, const Dot& dot) {
+  [[gnu::always_inline]] static void ForEachQuad(const std::byte*, int, const std::byte* group, const Ask& ask,
+                                                 const Dot& dot) {
     if constexpr (kFormat == WeightFormat::kHqq4) {
       for (int64_t i = 0; i < 8; ++i) {
         if (i % 4 == 0) ask();
@@ -142,6 +144,40 @@ struct HqqCodes {
         quad(IntConstant<3>{});
       }
     }
+  }
+};
+
+template <class I, int kVecs>
+struct HqqCodes<I, WeightFormat::kTernary, kVecs> {
+  template <class Ask, class Dot>
+  [[gnu::always_inline]] static void ForEachQuad(const std::byte* header, int group_idx, const std::byte* group,
+                                                 const Ask& ask, const Dot& dot) {
+    typename I::Codes digits[kVecs], codes[kVecs];
+    ask();
+    for (int i = 0; i < 3; ++i) {
+      Unrolled<kVecs>([&](auto v)
+                          __attribute__((always_inline)) { digits[v] = I::Load(group + kQuadBytes * i + 64 * v); });
+      Unrolled<kDigitsOfByte>([&](auto t) __attribute__((always_inline)) {
+        constexpr int kIndex = decltype(t)::value;
+        Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+          codes[v] = I::FirstDigit(digits[v]);
+          if constexpr (kIndex + 1 < kDigitsOfByte) digits[v] = I::Triple(digits[v]);
+        });
+        dot(codes, 20 * i + 4 * kIndex);
+      });
+    }
+    const auto last = [&](auto shift) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        codes[v] = I::And(I::ShiftRight(I::Load(header + kTernaryLastQuads + 64 * v), shift.value), 3);
+      });
+    };
+    switch (group_idx) {
+      case 0: last(IntConstant<0>{}); break;
+      case 1: last(IntConstant<2>{}); break;
+      case 2: last(IntConstant<4>{}); break;
+      default: last(IntConstant<6>{});
+    }
+    dot(codes, 60);
   }
 };
 
@@ -194,6 +230,7 @@ struct HqqTile {
     });
     RowPointers<kTileRows> codes = x.codes;
     HqqCodes<I, Steps::kWeights, kVecs>::ForEachQuad(
+        header + 64 * first_vec, group_idx,
         group + 64 * first_vec, [&]() __attribute__((always_inline)) { prefetch.Issue(); },
         [&](const auto& w_codes, int offset) __attribute__((always_inline)) {
           Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
@@ -206,8 +243,12 @@ struct HqqTile {
     Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
       const int64_t place = kPanelCols * group_idx + 16 * (first_vec + v);
       scales[v] = Fma(V::LoadCodes(header + 64 + place), V::Set(FloatAt(header)), V::Set(FloatAt(header + 4)));
-      minus_zeros[v] = Sub(V::Zero(), Fma(V::LoadCodes(header + 192 + place), V::Set(FloatAt(header + 8)),
-                                          V::Set(FloatAt(header + 12))));
+      if constexpr (Steps::kWeights == WeightFormat::kTernary) {
+        minus_zeros[v] = V::Set(-1);
+      } else {
+        minus_zeros[v] = Sub(V::Zero(), Fma(V::LoadCodes(header + 192 + place), V::Set(FloatAt(header + 8)),
+                                            V::Set(FloatAt(header + 12))));
+      }
     });
     const int64_t half = group_idx % 2;
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
@@ -230,6 +271,7 @@ void GemmOfCodes(const GemmArgs& args) {
     case WeightFormat::kHqq4: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq4>, HqqTile>(args);
     case WeightFormat::kHqq3: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq3>, HqqTile>(args);
     case WeightFormat::kHqq2: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq2>, HqqTile>(args);
+    case WeightFormat::kTernary: return RunGemm<HqqSteps<Ints, WeightFormat::kTernary>, HqqTile>(args);
     default: return RunGemm<Int8Steps<Ints>, Int8Tile>(args);
   }
 }

@@ -37,6 +37,11 @@ struct Avx2Ints {
   static Codes ShiftLeft(const Codes& codes, int count) {
     return {_mm256_slli_epi16(codes.low, count), _mm256_slli_epi16(codes.high, count)};
   }
+  static Codes FirstDigit(const Codes& codes) { return {FirstDigitOf(codes.low), FirstDigitOf(codes.high)}; }
+  static Codes Triple(const Codes& codes) {
+    return {_mm256_add_epi8(codes.low, _mm256_add_epi8(codes.low, codes.low)),
+            _mm256_add_epi8(codes.high, _mm256_add_epi8(codes.high, codes.high))};
+  }
   static Codes Xor(const Codes& codes, int mask) {
     const __m256i bytes = _mm256_set1_epi8(static_cast<char>(mask));
     return {_mm256_xor_si256(codes.low, bytes), _mm256_xor_si256(codes.high, bytes)};
@@ -76,6 +81,14 @@ struct Avx2Ints {
   template <class V>
   V ToFloats() const {
     return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)};
+  }
+
+ private:
+  static __m256i FirstDigitOf(__m256i codes) {
+    const __m256i one = _mm256_set1_epi8(1);
+    const __m256i from_one = _mm256_min_epu8(_mm256_subs_epu8(codes, _mm256_set1_epi8(85)), one);
+    const __m256i from_two = _mm256_min_epu8(_mm256_subs_epu8(codes, _mm256_set1_epi8(static_cast<char>(170))), one);
+    return _mm256_add_epi8(from_one, from_two);
   }
 };
 

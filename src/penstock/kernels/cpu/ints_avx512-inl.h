@@ -23,6 +23,12 @@ struct Avx512IntsOf {
   static Codes Or(Codes a, Codes b) { return _mm512_or_si512(a, b); }
   static Codes ShiftRight(Codes codes, int count) { return _mm512_srli_epi16(codes, static_cast<unsigned>(count)); }
   static Codes ShiftLeft(Codes codes, int count) { return _mm512_slli_epi16(codes, static_cast<unsigned>(count)); }
+  static Codes FirstDigit(Codes codes) {
+    const __mmask64 is_one = _mm512_cmpge_epu8_mask(codes, _mm512_set1_epi8(86));
+    const __mmask64 is_two = _mm512_cmpge_epu8_mask(codes, _mm512_set1_epi8(static_cast<char>(171)));
+    return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(is_one, _mm512_set1_epi8(1)), is_two, _mm512_set1_epi8(2));
+  }
+  static Codes Triple(Codes codes) { return _mm512_add_epi8(codes, _mm512_add_epi8(codes, codes)); }
   static __m512i Four(const std::byte* x) {
     int32_t four;
     __builtin_memcpy(&four, x, 4);

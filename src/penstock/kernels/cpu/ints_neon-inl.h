@@ -44,6 +44,14 @@ struct NeonInts {
   static Codes ShiftLeft(const Codes& codes, int count) {
     return Map(codes, [&](uint8x16_t x) { return vshlq_u8(x, vdupq_n_s8(static_cast<int8_t>(count))); });
   }
+  static Codes FirstDigit(const Codes& codes) {
+    return Map(codes, [](uint8x16_t x) {  // comparisons give 255 or 0
+      return vsubq_u8(vdupq_n_u8(0), vaddq_u8(vcgeq_u8(x, vdupq_n_u8(86)), vcgeq_u8(x, vdupq_n_u8(171))));
+    });
+  }
+  static Codes Triple(const Codes& codes) {
+    return Map(codes, [](uint8x16_t x) { return vaddq_u8(x, vaddq_u8(x, x)); });
+  }
   static Codes Xor(const Codes& codes, int mask) {
     return Map(codes, [&](uint8x16_t x) { return veorq_u8(x, vdupq_n_u8(static_cast<uint8_t>(mask))); });
   }

@@ -45,6 +45,18 @@ struct ScalarInts {
     return result;
   }
 
+  // Returns 3 / 256 of each code, rounded down: the first digit (tensor/ternary.h).
+  static Codes FirstDigit(const Codes& codes) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(3 * codes.bytes[j] >> 8);
+    return result;
+  }
+  // Returns 3 times each code, modulo 256: the next digit becomes the first.
+  static Codes Triple(const Codes& codes) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(3 * codes.bytes[j]);
+    return result;
+  }
   static Codes Xor(const Codes& codes, int mask) {
     Codes result;
     for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] ^ mask);

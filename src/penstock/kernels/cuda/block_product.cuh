@@ -107,13 +107,14 @@ PENSTOCK_DEVICE void DecodeInt8(const std::byte* panel, int64_t first, float (&w
 
 template <WeightFormat kFormat>
 PENSTOCK_DEVICE void DecodeHqq(const std::byte* panel, int64_t first, float (&weights)[32]) {
-  constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+  constexpr int64_t kGroupBytes = HqqGroupBytes(kFormat);
   const std::byte* const header = panel + first / kHqqBlock * (kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes);
   const int group = static_cast<int>(first % kHqqBlock / 64), half = static_cast<int>(first % 64 / 32);
   const auto* const meta = reinterpret_cast<const float*>(header);
   const auto* const meta_codes = reinterpret_cast<const uint8_t*>(header) + kPanelCols * group + Lane();
   const float scale = __fmaf_rn(__int2float_rn(meta_codes[64]), meta[0], meta[1]);
-  const float zero = __fmaf_rn(__int2float_rn(meta_codes[192]), meta[2], meta[3]);
+  const float zero =
+      kFormat == WeightFormat::kTernary ? 1.0f : __fmaf_rn(__int2float_rn(meta_codes[192]), meta[2], meta[3]);
   const std::byte* const codes = header + kHqqHeaderBytes + group * kGroupBytes + 4 * Lane();
   const auto put = [&](int input, uint32_t code) {
     weights[input] = (__int2float_rn(static_cast<int32_t>(code)) - zero) * scale;
@@ -125,8 +126,17 @@ PENSTOCK_DEVICE void DecodeHqq(const std::byte* panel, int64_t first, float (&we
 #pragma unroll
       for (int j = 0; j < 8; ++j) put(8 * i + j, both >> (8 * (j % 4) + 4 * (j / 4)) & 15u);
     }
+  } else if constexpr (kFormat == WeightFormat::kTernary) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int quad = 8 * half + i;
+      const uint32_t word = quad == 15 ? WordAt(header + kTernaryLastQuads + 4 * Lane()) >> 2 * group & 0x03030303u
+                                       : DigitsOf(WordAt(codes + quad / 5 * kQuadBytes), PowerOfThree(quad % 5));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) put(4 * i + j, word >> 8 * j & 3u);
+    }
   } else {
-    const uint32_t thirds = WordAt(codes + 512 + kQuadBytes * half);
+    const uint32_t thirds = kFormat == WeightFormat::kHqq3 ? WordAt(codes + 512 + kQuadBytes * half) : 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t pairs = WordAt(codes + kQuadBytes * (2 * half + i));

@@ -16,7 +16,9 @@ void LaunchByFormat(const Args& launch, Stream stream) {
       return LaunchBf16(launch, stream);
     case WeightFormat::kInt8: return LaunchInt8(launch, stream);
     case WeightFormat::kHqq4:
-    case WeightFormat::kHqq3: return LaunchHqq(launch, stream);
+    case WeightFormat::kHqq3:
+    case WeightFormat::kHqq2:
+    case WeightFormat::kTernary: return LaunchHqq(launch, stream);
     default:  // a block format; those of CPUs alone are refused before a model is loaded
       (void)(LaunchKBlocks(launch, stream) || LaunchSmallBlocks(launch, stream) || LaunchValueBlocks(launch, stream));
   }

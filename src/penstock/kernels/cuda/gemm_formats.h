@@ -19,7 +19,7 @@ void LaunchBf16(const Launch& launch, Stream stream);
 template <class Launch>
 void LaunchInt8(const Launch& launch, Stream stream);
 
-// hqq4 or hqq3 weights, rows of any format.
+// hqq4, hqq3, hqq2 or ternary weights, rows of any format.
 template <class Launch>
 void LaunchHqq(const Launch& launch, Stream stream);
 

@@ -16,8 +16,12 @@ void LaunchCodes(const Args& launch, Stream stream) {
 
 template <class Args>
 void LaunchHqq(const Args& launch, Stream stream) {
-  if (launch.w_format == WeightFormat::kHqq4) return LaunchCodes<WeightFormat::kHqq4>(launch, stream);
-  LaunchCodes<WeightFormat::kHqq3>(launch, stream);
+  switch (launch.w_format) {
+    case WeightFormat::kHqq4: return LaunchCodes<WeightFormat::kHqq4>(launch, stream);
+    case WeightFormat::kHqq3: return LaunchCodes<WeightFormat::kHqq3>(launch, stream);
+    case WeightFormat::kHqq2: return LaunchCodes<WeightFormat::kHqq2>(launch, stream);
+    default: LaunchCodes<WeightFormat::kTernary>(launch, stream);
+  }
 }
 template void LaunchHqq(const GemmLaunch& launch, Stream stream);
 template void LaunchHqq(const GateUpLaunch& launch, Stream stream);

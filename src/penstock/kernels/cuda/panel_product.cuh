@@ -260,6 +260,19 @@ PENSTOCK_DEVICE const std::byte* RowOfTiles(const ProductRows& rows, int row) {
   return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
 }
 
+// Returns a digit of each byte (tensor/ternary.h). `power` is 3 to the digit's index.
+PENSTOCK_DEVICE uint32_t DigitsOf(uint32_t word, uint32_t power) {
+  const auto digits = [power](uint32_t bytes) {  // of two bytes, each with 16 bits
+    return ((bytes * power & 0x00FF00FFu) * 3 & 0xFF00FF00u) >> 8;
+  };
+  return digits(word & 0x00FF00FFu) | digits(word >> 8 & 0x00FF00FFu) << 8;
+}
+
+// Returns 3^index. REQUIRES: 0 <= index <= 4.
+PENSTOCK_DEVICE uint32_t PowerOfThree(int index) {
+  return index == 0 ? 1u : index == 1 ? 3u : index == 2 ? 9u : index == 3 ? 27u : 81u;
+}
+
 // A group of inputs of a panel of quantised weights: its codes as operands, and the scales that turn sums of products
 // of codes into sums. A lane's words are those of outputs 4 g to 4 g + 3.
 template <WeightFormat kFormat>
@@ -277,7 +290,7 @@ class QuantisedGroup {
     if constexpr (kFormat == WeightFormat::kInt8) {
       codes_ = panel + begin / kInt8Group * kInt8BlockBytes;
     } else {
-      constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+      constexpr int64_t kGroupBytes = HqqGroupBytes(kFormat);
       constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
       header_ = panel + begin / kHqqBlock * kBlockBytes;
       group_idx_ = static_cast<int>(begin % kHqqBlock / 64);
@@ -287,7 +300,7 @@ class QuantisedGroup {
 
   // The codes of a step as they lie in the panel.
   struct Codes {
-    uint4 words[kFormat == WeightFormat::kInt8 ? 2 : kFormat == WeightFormat::kHqq4 ? 1 : 3];
+    uint4 words[kFormat == WeightFormat::kHqq4 ? 1 : kFormat == WeightFormat::kHqq3 ? 3 : 2];
   };
   PENSTOCK_DEVICE Codes Load(int step) const {
     const int g = Lane() / 4, t = Lane() % 4;
@@ -295,6 +308,10 @@ class QuantisedGroup {
       return {{LoadOnce(codes_ + (8 * step + t) * 128 + 16 * g), LoadOnce(codes_ + (8 * step + 4 + t) * 128 + 16 * g)}};
     } else if constexpr (kFormat == WeightFormat::kHqq4) {
       return {{LoadOnce(codes_ + (4 * step + t) * 128 + 16 * g)}};
+    } else if constexpr (kFormat == WeightFormat::kHqq2) {
+      return {{LoadOnce(codes_ + (2 * step) * 128 + 16 * g), LoadOnce(codes_ + (2 * step + 1) * 128 + 16 * g)}};
+    } else if constexpr (kFormat == WeightFormat::kTernary) {  // ready: which digit a lane takes depends on the step
+      return {{TernaryQuads(8 * step + t), TernaryQuads(8 * step + 4 + t)}};
     } else {
       return {{LoadOnce(codes_ + (2 * step) * 128 + 16 * g), LoadOnce(codes_ + (2 * step + 1) * 128 + 16 * g),
                LoadOnce(codes_ + 512 + step * 128 + 16 * g)}};
@@ -302,9 +319,13 @@ class QuantisedGroup {
   }
   // Makes the lower and the upper half of the operands.
   static PENSTOCK_DEVICE void Unpack(const Codes& codes, uint4& lower, uint4& upper) {
-    if constexpr (kFormat == WeightFormat::kInt8) {
+    if constexpr (kFormat == WeightFormat::kInt8 || kFormat == WeightFormat::kTernary) {
       lower = codes.words[0];
       upper = codes.words[1];
+    } else if constexpr (kFormat == WeightFormat::kHqq2) {  // a word has four quads
+      const int t = Lane() % 4;
+      lower = ForEachWord(codes.words[0], [&](uint32_t word) { return word >> 2 * t & 0x03030303u; });
+      upper = ForEachWord(codes.words[1], [&](uint32_t word) { return word >> 2 * t & 0x03030303u; });
     } else if constexpr (kFormat == WeightFormat::kHqq4) {  // a word has two quads
       lower = ForEachWord(codes.words[0], [](uint32_t word) { return word & 0x0F0F0F0Fu; });
       upper = ForEachWord(codes.words[0], [](uint32_t word) { return word >> 4 & 0x0F0F0F0Fu; });
@@ -333,12 +354,15 @@ class QuantisedGroup {
     } else {
       const float4 steps = *reinterpret_cast<const float4*>(header_);  // step and minimum of scales, then of zeros
       const uint32_t scale_codes = WordAt(header_ + 64 + kPanelCols * group_idx_ + 4 * g);
-      const uint32_t zero_codes = WordAt(header_ + 192 + kPanelCols * group_idx_ + 4 * g);
+      const uint32_t zero_codes = WordAt(header_ + 192 + kPanelCols * group_idx_ + 4 * g);  // but of ternary
 #pragma unroll
       for (int col = 0; col < 4; ++col) {
         scales_[col] =
             __fmaf_rn(__int2float_rn(static_cast<int32_t>(scale_codes >> 8 * col & 0xFFu)), steps.x, steps.y);
-        zeros_[col] = __fmaf_rn(__int2float_rn(static_cast<int32_t>(zero_codes >> 8 * col & 0xFFu)), steps.z, steps.w);
+        zeros_[col] =
+            kFormat == WeightFormat::kTernary
+                ? 1.0f
+                : __fmaf_rn(__int2float_rn(static_cast<int32_t>(zero_codes >> 8 * col & 0xFFu)), steps.z, steps.w);
       }
     }
   }
@@ -395,6 +419,18 @@ class QuantisedGroup {
   }
 
  private:
+  // Returns the codes of 4 inputs of a group of kTernary.
+  PENSTOCK_DEVICE uint4 TernaryQuads(int quad) const {
+    const int g = Lane() / 4;
+    if (quad == 15) {
+      return ForEachWord(LoadOnce(header_ + kTernaryLastQuads + 16 * g),
+                         [&](uint32_t word) { return word >> 2 * group_idx_ & 0x03030303u; });
+    }
+    const uint32_t power = PowerOfThree(quad % 5);
+    return ForEachWord(LoadOnce(codes_ + quad / 5 * 128 + 16 * g),
+                       [&](uint32_t word) { return DigitsOf(word, power); });
+  }
+
   template <typename Change>
   static PENSTOCK_DEVICE uint4 ForEachWord(const uint4& words, const Change& change) {
     return {change(words.x), change(words.y), change(words.z), change(words.w)};
