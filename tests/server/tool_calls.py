@@ -93,7 +93,7 @@ def check_chat(server):
 def check_cut_off(server):
     """A call that max_tokens cuts off is one with the beginning of its arguments, streamed or not, over every API."""
     whole = server.post("/v1/chat/completions", chat()).json()["choices"][0]["message"]["tool_calls"][0]["function"]
-    cut = {"max_tokens": 26, "stream": True}
+    cut = {"max_tokens": 40, "stream": True}
     streamed = events(server.post("/v1/chat/completions", chat(**cut)))
     deltas = [delta["function"] for event in streamed for delta in event["choices"][0]["delta"].get("tool_calls", [])]
     pieces = [delta["arguments"] for delta in deltas[1:]]
@@ -101,12 +101,12 @@ def check_cut_off(server):
     assert streamed[-1]["choices"][0]["finish_reason"] == "length", streamed[-1]
     begin = "".join(pieces)
     assert whole["arguments"].startswith(begin) and begin != whole["arguments"], (whole, begin)
-    choice, = server.post("/v1/chat/completions", chat(max_tokens=26)).json()["choices"]
+    choice, = server.post("/v1/chat/completions", chat(max_tokens=40)).json()["choices"]
     call, = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "length" and choice["message"]["content"] == "", choice
     assert call["function"] == {"name": "tides", "arguments": begin}, call
 
-    body = {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 26,
+    body = {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 40,
             "tools": [{"name": "tides", "input_schema": SCHEMA}], "tool_choice": {"type": "tool", "name": "tides"},
             "temperature": 0, "seed": 5}
     message = server.post("/v1/messages", body).json()
@@ -116,7 +116,7 @@ def check_cut_off(server):
               if event["type"] == "content_block_delta"]
     assert len(pieces) > 2 and block["input"] == {"text": "".join(pieces)}, (block, pieces)
 
-    body = {"input": "Weather?", "max_output_tokens": 26, "tool_choice": {"type": "function", "name": "tides"},
+    body = {"input": "Weather?", "max_output_tokens": 40, "tool_choice": {"type": "function", "name": "tides"},
             "tools": [{"type": "function", "name": "tides", "parameters": SCHEMA}], "temperature": 0, "seed": 5}
     response = server.post("/v1/responses", body).json()
     item, = response["output"]
