@@ -16,7 +16,7 @@ namespace penstock {
 
 struct ToolCall {
   std::string name;
-  // JSON of an object. gpt-oss's is as the model wrote it, so it may be invalid.
+  // JSON of an object as the model wrote it, so it may be invalid, or cut off with the answer.
   std::string arguments;
 };
 

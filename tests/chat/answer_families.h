@@ -7,6 +7,10 @@
 #include <vector>
 
 #include "penstock/base/check.h"
+#include "penstock/base/json.h"
+#include "penstock/base/text.h"
+#include "penstock/chat/answer/answer_format.h"
+#include "penstock/chat_answer.h"
 #include "penstock/tokenizer/tokenizer.h"
 #include "tests/tokenizer/small_tokenizers.h"
 
@@ -37,6 +41,20 @@ inline constexpr std::string_view kTools = R"([
     "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
     "more": {"type": "object"}, "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}},
   {"type": "function", "function": {"name": "now"}}])";
+
+// Returns whether the arguments of all calls are what readers promise: valid JSON in notations that are not JSON, but
+// for the last call, which the answer's end may cut off. JSON stands as the model wrote it.
+inline bool HasGoodArguments(const AnswerFormat& format, const ChatAnswer& answer) {
+  for (size_t i = 0; i < answer.tool_calls.size(); ++i) {
+    const std::string& arguments = answer.tool_calls[i].arguments;
+    const bool is_checked = i + 1 < answer.tool_calls.size() && (format.has_tags() || format.form == CallForm::kGemma);
+    const bool is_good = is_checked                          ? ParseJson(arguments, Fault::kInput).ok()
+                         : format.form == CallForm::kHarmony ? true
+                                                             : !arguments.empty();
+    if (!is_good || !IsUtf8(arguments)) return false;
+  }
+  return true;
+}
 
 // The families: what their templates contain, and which marks are special tokens.
 struct Family {

@@ -36,20 +36,14 @@ TEST(HostileAnswers, WhatIsNoCallIsText) {
   ExpectText("mistral", "[TOOL_CALLS]now[ARGS][1]");
   ExpectText("kimi", "<|tool_calls_section_begin|> nothing");
   ExpectText("kimi", "<|tool_call_begin|>functions.:0<|tool_call_argument_begin|>{}");
-  ExpectText("deepseek-v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{");
   ExpectText("glm", "<tool_call>two words</tool_call>");
-  ExpectText("glm", "<tool_call>now<arg_key>a</arg_key><arg_value>open");
-  ExpectText("qwen3-coder", "<tool_call><function=now><parameter=a>open");
-  ExpectText("minimax", "<minimax:tool_call><invoke name=\"now\"><parameter name=\"a\">open");
   ExpectText("granite", "<|tool_call|>nothing");
   ExpectText("deepseek-v3.2", "<｜DSML｜function_calls><｜DSML｜invoke name=\"now\">open");
-  ExpectText("deepseek-v3.2", "<｜DSML｜invoke name=\"now\"><｜DSML｜parameter name=\"a\" string=\"true\">open");
   ExpectText("gemma", "<|tool_call>now{}");
   ExpectText("gemma", "<|tool_call>call:now{city:Oslo}");
   ExpectText("gemma", "<|tool_call>call:now{a:1,a:2}");
   ExpectText("gemma", "<|tool_call>call:now{a:NaN}");
   ExpectText("gemma", "<|tool_call>call:now{a:\"line\nbreak\"}");
-  ExpectText("gemma", "<|tool_call>call:now{a:<|\"|>open}");
   ExpectText("lfm2", "<|tool_call_start|>[now(5)]");
   ExpectText("lfm2", "<|tool_call_start|>[now(a=b)]");
   ExpectText("lfm2", "<|tool_call_start|>[now(a={b: 1})]");
@@ -68,9 +62,11 @@ TEST(HostileAnswers, ACallInsideWhatIsNoCall) {
   EXPECT_EQ(CallsOf(behind), "now({})");
 }
 
-TEST(HostileAnswers, DeepJsonIsNoCall) {
+TEST(HostileAnswers, DeepJsonDoesNotRecurse) {
   const std::string deep(100'000, '[');
-  ExpectText("qwen3", "<tool_call>{\"name\": \"now\", \"arguments\": {\"a\": " + deep);
+  const std::string begin = "{\"a\": " + deep;
+  EXPECT_EQ(CallsOf(ModelOf("qwen3").Read("<tool_call>{\"name\": \"now\", \"arguments\": " + begin)),
+            "now(" + begin + ")");
   ExpectText("qwen3", "<tool_call>" + deep + std::string(100'000, ']'));
   ExpectText("gemma", "<|tool_call>call:now{a:" + deep);
   ExpectText("lfm2", "<|tool_call_start|>[now(a=" + deep);
@@ -174,10 +170,7 @@ RC_GTEST_PROP(HostileAnswers, PiecesOfAnySizeGiveTheSameParts, (uint32_t seed)) 
       RC_ASSERT(joined.reasoning == whole.reasoning);
       RC_ASSERT(CallsOf(joined) == CallsOf(whole));
       RC_ASSERT(IsUtf8(whole.content) && IsUtf8(whole.reasoning));
-      for (const ToolCall& call : whole.tool_calls) {
-        const bool is_checked = model.format().form != CallForm::kHarmony;
-        RC_ASSERT(!is_checked || ParseJson(call.arguments, Fault::kInput).ok());
-      }
+      RC_ASSERT(testing_answers::HasGoodArguments(model.format(), whole));
     }
   }
 }

@@ -99,6 +99,18 @@ def check_answers(server, report):
                 if choice["logprobs"]:
                     streamed[choice["index"]] += choice["logprobs"]["token_logprobs"]
         server_faults.expect(streamed, [choice["logprobs"]["token_logprobs"] for choice in choices])
+    with report.check("log-probabilities that could take more than their share of the memory are refused by name"):
+        body = {"prompt": "Once", "max_tokens": 400, "n": 16, "logprobs": 20}
+        answer = server.post(TEXT, body)
+        assert answer.status == 400 and answer.json()["error"]["param"] == "logprobs", answer
+        assert server.post(TEXT, {**body, "n": 1, "max_tokens": 8}).status == 200
+        assert server.post(TEXT, {**body, "n": 1, "max_tokens": 300, "stream": True}).status == 200
+    with report.check("log-probabilities of several requests share it"):
+        body = {"prompt": "Once", "max_tokens": 200, "n": 1, "logprobs": 20, "ignore_eos": True}
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            statuses = list(pool.map(lambda _: server.post(TEXT, body).status, range(8)))
+        assert set(statuses) <= {200, 429} and 200 in statuses, statuses
+        server_faults.expect(server.post(TEXT, body).status, 200)
     messages = [*server_faults.HELLO, {"role": "assistant", "content": "Hello. My name is"}]
     more = {"max_tokens": 8, "temperature": 0}
     prompt = {"messages": messages, "continue_final_message": True}

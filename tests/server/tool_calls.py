@@ -90,6 +90,43 @@ def check_chat(server):
         check_arguments(call["function"]["arguments"])
 
 
+def check_cut_off(server):
+    """A call that max_tokens cuts off is one with the beginning of its arguments, streamed or not, over every API."""
+    whole = server.post("/v1/chat/completions", chat()).json()["choices"][0]["message"]["tool_calls"][0]["function"]
+    cut = {"max_tokens": 40, "stream": True}
+    streamed = events(server.post("/v1/chat/completions", chat(**cut)))
+    deltas = [delta["function"] for event in streamed for delta in event["choices"][0]["delta"].get("tool_calls", [])]
+    pieces = [delta["arguments"] for delta in deltas[1:]]
+    assert deltas[0] == {"name": "tides", "arguments": ""} and len(pieces) > 2, deltas
+    assert streamed[-1]["choices"][0]["finish_reason"] == "length", streamed[-1]
+    begin = "".join(pieces)
+    assert whole["arguments"].startswith(begin) and begin != whole["arguments"], (whole, begin)
+    choice, = server.post("/v1/chat/completions", chat(max_tokens=40)).json()["choices"]
+    call, = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "length" and choice["message"]["content"] == "", choice
+    assert call["function"] == {"name": "tides", "arguments": begin}, call
+
+    body = {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 40,
+            "tools": [{"name": "tides", "input_schema": SCHEMA}], "tool_choice": {"type": "tool", "name": "tides"},
+            "temperature": 0, "seed": 5}
+    message = server.post("/v1/messages", body).json()
+    block, = message["content"]
+    assert message["stop_reason"] == "max_tokens" and block["type"] == "tool_use", message
+    pieces = [event["delta"]["partial_json"] for event in events(server.post("/v1/messages", {**body, "stream": True}))
+              if event["type"] == "content_block_delta"]
+    assert len(pieces) > 2 and block["input"] == {"text": "".join(pieces)}, (block, pieces)
+
+    body = {"input": "Weather?", "max_output_tokens": 40, "tool_choice": {"type": "function", "name": "tides"},
+            "tools": [{"type": "function", "name": "tides", "parameters": SCHEMA}], "temperature": 0, "seed": 5}
+    response = server.post("/v1/responses", body).json()
+    item, = response["output"]
+    assert response["status"] == item["status"] == "incomplete" and item["type"] == "function_call", response
+    told = events(server.post("/v1/responses", {**body, "stream": True}))
+    pieces = [event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta"]
+    assert len(pieces) > 2 and "".join(pieces) == item["arguments"], (item, pieces)
+    assert told[-1]["type"] == "response.incomplete", told[-1]
+
+
 def calls_of(server, **more):
     message = server.post("/v1/chat/completions", chat(**more)).json()["choices"][0]["message"]
     assert message["content"] == "" and message["tool_calls"], message
@@ -201,7 +238,8 @@ def main():
     report = service.Report()
     with tempfile.TemporaryDirectory() as folder:
         run_checks(report, args, model_with(TEMPLATE, folder, "with-calls"),
-                   (check_chat, check_required, check_strict, check_messages, check_responses, check_formats))
+                   (check_chat, check_cut_off, check_required, check_strict, check_messages, check_responses,
+                    check_formats))
         run_checks(report, args, model_with(TAGGED_TEMPLATE, folder, "tagged"),
                    (check_chat, check_required, check_strict, check_messages, check_responses))
         run_checks(report, args, model_that_thinks(folder), (check_thoughts,))

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Checks output formats against PyPI's jsonschema and the JSON Schema Test Suite.
+"""Checks output formats against PyPI's jsonschema, the JSON Schema Test Suite, and a second reader of GBNF.
 
-Usage: structured_output.py --tool build/release/tests/grammar/grammar_tool --suite .../draft2020-12 [--schemas FILE]
+Usage: structured_output.py --tool build/release/bin/grammar_tool --suite .../draft2020-12 [--schemas FILE]
+           [--grammars FOLDER]
 
 Compiles every schema of the suite's files (and of FILE, which has one schema a line). Counts those that are accepted,
 and those that are refused, by the reason. Of each accepted schema, draws random answers, which must be valid. No
-instance that the suite calls invalid may be accepted. Exits with 1 if one of these fails.
+instance that the suite calls invalid may be accepted. Random answers of grammars must match them, too. Exits with 1
+if one of these fails.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import re
 import subprocess
 import sys
 
+import gbnf
 import jsonschema
 
 NUM_SAMPLES = 20
@@ -34,15 +37,37 @@ def schemas_of(path):
         yield f"{path}:{number}", json.loads(line), []
 
 
-def run(tool, cases):
-    """Returns the tool's result for each case."""
-    lines = []
-    for _, schema, tests in cases:
-        instances = [json.dumps(data, ensure_ascii=False, separators=(",", ":")) for data, _ in tests]
-        lines.append(json.dumps({"kind": "json_schema", "text": json.dumps(schema), "seed": 1,
-                                 "num_samples": NUM_SAMPLES, "instances": instances}))
-    output = subprocess.run([tool], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True).stdout
+def run(tool, kind, formats):
+    """Returns the tool's result for each format and its instances."""
+    lines = [json.dumps({"kind": kind, "text": text, "seed": 1, "num_samples": NUM_SAMPLES, "instances": instances})
+             for text, instances in formats]
+    output = subprocess.run([tool], input="".join(line + "\n" for line in lines), capture_output=True, text=True,
+                            check=True).stdout
     return [json.loads(line) for line in output.split("\n")[:-1]]
+
+
+def run_schemas(tool, cases):
+    return run(tool, "json_schema", [
+        (json.dumps(schema), [json.dumps(data, ensure_ascii=False, separators=(",", ":")) for data, _ in tests])
+        for _, schema, tests in cases])
+
+
+def check_grammars(tool, folder, counts):
+    """Draws answers of each grammar. Returns those that do not match it."""
+    faults = []
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(pathlib.Path(folder).glob("*.gbnf"))}
+    results = run(tool, "grammar", [(text, []) for text in texts.values()])
+    for (name, text), result in zip(texts.items(), results, strict=True):
+        if "error" in result:
+            counts["grammars refused"] += 1
+            print(f"refused: {name}: {result['error']}")
+            continue
+        counts["grammars accepted"] += 1
+        for sample in result["samples"]:
+            counts["samples of grammars" + ("" if sample is not None else " that did not end")] += 1
+            if sample is not None and not gbnf.matches(text, sample):
+                faults.append(f"{name}: the sample {sample!r} does not match")
+    return faults
 
 
 def validator_of(schema):
@@ -87,12 +112,13 @@ def main():
     parser.add_argument("--tool", required=True)
     parser.add_argument("--suite")
     parser.add_argument("--schemas")
+    parser.add_argument("--grammars", help="a folder of GBNF files")
     parser.add_argument("--verbose", action="store_true", help="also prints refused schemas and valid instances")
     args = parser.parse_args()
     cases = list(cases_of(args.suite)) if args.suite else []
     cases += list(schemas_of(args.schemas)) if args.schemas else []
     counts, reasons, faults = collections.Counter(), collections.Counter(), []
-    for (name, schema, tests), result in zip(cases, run(args.tool, cases), strict=True):
+    for (name, schema, tests), result in zip(cases, run_schemas(args.tool, cases), strict=True):
         if "error" in result:
             counts["schemas refused"] += 1
             reasons[reason_of(result["error"])] += 1
@@ -101,6 +127,7 @@ def main():
             continue
         counts["schemas accepted"] += 1
         faults += check(name, schema, tests, result, counts, args.verbose)
+    faults += check_grammars(args.tool, args.grammars, counts) if args.grammars else []
     for key, count in sorted(counts.items()):
         print(f"{count:6} {key}")
     print("refused because of:")

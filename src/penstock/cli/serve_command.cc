@@ -36,6 +36,7 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
       options.memory_bytes == 0 ? kUsualBodies : std::clamp<uint64_t>(options.memory_bytes / kShare, kMiB, kMaxBodies);
   server.http.max_body_bytes = server.http.max_bodies_bytes;
   server.api.max_format_bytes = server.http.max_bodies_bytes;
+  server.api.max_logprob_bytes = 2 * server.http.max_bodies_bytes;
   options.live_view = true;
   options.caller_memory = [&](const ModelInfo& model) { return ServerMemory(server, model); };
   if (WantsPlan(flags.model)) {

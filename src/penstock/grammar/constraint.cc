@@ -8,87 +8,11 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/grammar/trie_walk.h"
 
 namespace penstock {
 namespace grammar {
 namespace {
-
-// Follows all tokens below some nodes of the trie at once.
-class TrieWalk {
- public:
-  TrieWalk(Matcher& matcher, const TokenTrie& trie) : matcher_(matcher), trie_(trie), nodes_(trie.nodes()) {}
-
-  // Visits each node from `first` to `end` behind whose bytes a thread is left or the text is complete. The last
-  // argument of a visit is how many nodes below it are the same and get no visits of their own.
-  template <typename Visit>
-  void Run(uint32_t first, uint32_t end, std::span<const Thread> start, const Visit& visit) {
-    threads_.assign(start.begin(), start.end());
-    levels_.assign(1, {.end = end, .first_thread = 0, .num_stacks = matcher_.stacks().size()});
-    for (uint32_t i = first; i < end;) {
-      while (levels_.back().end <= i) Leave();
-      const TokenTrie::Node node = nodes_[i];
-      const size_t from = levels_.back().first_thread, to = threads_.size(), num_stacks = matcher_.stacks().size();
-      if (to - from == 1) {
-        // Most nodes continue one thread, or end it.
-        const int32_t next = matcher_.automaton().Next(threads_[from].state, static_cast<uint8_t>(node.byte));
-        if (next < 0) {
-          i += 1 + node.num_below;
-          continue;
-        }
-        const bool ends = threads_[from].stack == kNoStack && matcher_.automaton().state(next).accepts;
-        if (matcher_.automaton().IsPlain(next, ends)) {
-          const bool loops = node.num_below > 0 && (trie_.classes_below(i) & ~LoopClasses(next)) == 0;
-          visit(i, node, ends, loops ? node.num_below : 0);
-          i += loops ? 1 + node.num_below : 1;
-          if (loops) continue;
-          if (node.num_below == 0) continue;
-          levels_.push_back({.end = i + node.num_below, .first_thread = to, .num_stacks = num_stacks});
-          threads_.push_back({next, threads_[from].stack});
-          continue;
-        }
-      }
-      // Steps append to the same list, so they read a copy.
-      from_.assign(threads_.begin() + static_cast<int64_t>(from), threads_.end());
-      const bool complete = matcher_.Step(from_, static_cast<uint8_t>(node.byte), threads_);
-      const bool lives = threads_.size() > to;
-      if (lives || complete) visit(i, node, complete, 0);
-      if (lives && node.num_below > 0) {
-        levels_.push_back({.end = i + 1 + node.num_below, .first_thread = to, .num_stacks = num_stacks});
-        ++i;
-      } else {
-        threads_.resize(to);
-        matcher_.stacks().Rewind(num_stacks);
-        i += 1 + node.num_below;
-      }
-      if (matcher_.num_steps() > kMaxMaskSteps) break;
-    }
-    while (!levels_.empty()) Leave();
-  }
-
- private:
-  struct Level {
-    uint32_t end = 0;         // of the nodes below
-    size_t first_thread = 0;  // in threads_, up to the next level's first one
-    size_t num_stacks = 0;    // before the level
-  };
-  ByteClasses LoopClasses(int32_t state) {
-    const auto [found, is_new] = loop_classes_.try_emplace(state, 0);
-    if (is_new) found->second = matcher_.automaton().LoopClasses(state);
-    return found->second;
-  }
-  void Leave() {
-    threads_.resize(levels_.back().first_thread);
-    matcher_.stacks().Rewind(levels_.back().num_stacks);
-    levels_.pop_back();
-  }
-
-  Matcher& matcher_;
-  const TokenTrie& trie_;
-  std::span<const TokenTrie::Node> nodes_;
-  absl::flat_hash_map<int32_t, ByteClasses> loop_classes_;
-  std::vector<Thread> threads_, from_;
-  std::vector<Level> levels_;
-};
 
 // Adds the tokens that end at some nodes that follow each other.
 void AddTokens(const TokenTrie& trie, uint32_t first, uint32_t count, std::span<uint64_t> mask) {
@@ -130,10 +54,11 @@ ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint, b
   position_.complete = matcher_.Enter(constraint_->automaton().start(), grammar::kNoStack, position_.threads);
 }
 
+// Whether no token can reach a limit of the repetition.
 bool ConstraintState::IsFarFromLimits(const Frame& frame) const {
   const grammar::Automaton::Repeat& repeat = matcher_.automaton().repeat(matcher_.automaton().state(frame.state));
   const auto reach = static_cast<int32_t>(constraint_->trie().longest_token()) + 1;
-  return frame.count >= repeat.min && (repeat.max == grammar::kUnbounded || repeat.max - frame.count > reach);
+  return Matcher::IsFarFromLimits(repeat, frame.count, reach);
 }
 
 // A count matters only if a token can reach one of its limits.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/status.h"
+#include "penstock/grammar/trie_walk.h"
 
 namespace penstock::grammar {
 
@@ -78,7 +79,7 @@ uint64_t FormatVocabulary::MaxCacheBytes(int64_t vocab_size) {
 }
 
 uint64_t FormatVocabulary::MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size) {
-  return MaxCacheBytes(vocab_size) + TokenTrie::MaxBytes(tokenizer, vocab_size);
+  return MaxCacheBytes(vocab_size) + TokenTrie::MaxBytes(tokenizer, vocab_size) + TrieWalk::kMaxBytes;
 }
 
 }  // namespace penstock::grammar

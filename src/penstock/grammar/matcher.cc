@@ -80,7 +80,9 @@ bool Matcher::CloseQueue(std::vector<Thread>& threads) {
     if (state.repeat < 0) continue;
     const Automaton::Repeat& repeat = automaton_->repeat(state);
     if (item.count >= repeat.min) complete |= AddReturn(item.stack);
-    if (repeat.max == kUnbounded) {
+    if (reach_ >= 0 && IsFarFromLimits(repeat, item.count + 1, reach_)) {
+      AddItem({repeat.loop, 0, item.stack});
+    } else if (repeat.max == kUnbounded) {
       const int32_t count = std::min(item.count + 1, repeat.min);
       AddItem({repeat.callee, 0, stacks_.Push({item.state, count, item.stack})});
     } else if (item.count < repeat.max) {

@@ -73,6 +73,14 @@ class Matcher {
   // Appends the threads behind a byte. Returns whether the text is complete behind it.
   bool Step(std::span<const Thread> from, uint8_t byte, std::vector<Thread>& threads);
 
+  // From now on texts of at most so many bytes follow: where they cannot reach the limit of a count, the rule that
+  // loops without counting stands for it. Then most bytes lead to a stack that is there already.
+  void SetReach(int32_t num_bytes) { reach_ = num_bytes; }
+  // Whether a repetition may end behind its call number `count`, and texts within the reach do not end it.
+  static bool IsFarFromLimits(const Automaton::Repeat& repeat, int32_t count, int32_t reach) {
+    return count >= repeat.min && (repeat.max == kUnbounded || repeat.max - count > reach);
+  }
+
   // Returns how many threads have been followed, as a measure of work.
   int64_t num_steps() const { return num_steps_; }
   void ResetSteps() { num_steps_ = 0; }
@@ -102,6 +110,7 @@ class Matcher {
   Stacks stacks_;
   std::vector<Item> queue_;
   absl::flat_hash_set<Item> seen_;  // of many items
+  int32_t reach_ = -1;              // -1: any text may follow
   int64_t num_steps_ = 0;
   bool has_overflown_ = false;
 };

@@ -65,6 +65,16 @@ json::object TopLogprobs(const ShownToken& shown, int num_top, const TokenText& 
 
 }  // namespace
 
+uint64_t KeptLogprobsBytes(int num_top) {
+  constexpr uint64_t kBlockBytes = 16;
+  return 2 * sizeof(TokenLogprobs) + kBlockBytes + (1 + static_cast<uint64_t>(num_top)) * sizeof(TokenLogprob);
+}
+
+uint64_t ListedLogprobsBytes(int num_top) {
+  constexpr uint64_t kBytesPerValue = 330;
+  return (1 + static_cast<uint64_t>(num_top)) * kBytesPerValue;
+}
+
 std::string JsonText(const json::value& value) { return json::serialize(value); }
 
 std::string OpenJson(const json::object& object) {

@@ -31,7 +31,8 @@ CallerMemory ServerMemory(const ServerOptions& options, const ModelInfo& model) 
   constexpr uint64_t kCopiesOfBody = 3;
   CallerMemory memory;
   memory.bytes = BatchBytes(options) + kCopiesOfBody * options.http.max_bodies_bytes +
-                 kMaxWaitingTokens * sizeof(TokenId) + options.api.max_format_bytes + model.format_bytes;
+                 kMaxWaitingTokens * sizeof(TokenId) + options.api.max_format_bytes + options.api.max_logprob_bytes +
+                 model.format_bytes;
   // An answer's tokens and text are there once for the engine and once for the client.
   memory.bytes_per_position = 16;
   return memory;

@@ -21,7 +21,7 @@ struct ServerOptions {
 };
 
 // Returns the memory that the server itself needs of the engine's budget: bodies that are parsed, prompts that wait,
-// compiled formats.
+// compiled formats, log-probabilities.
 CallerMemory ServerMemory(const ServerOptions& options, const ModelInfo& model);
 
 // Listens, opens the engine, and answers requests until `stop` is set. OK after an orderly end. The error of opening or

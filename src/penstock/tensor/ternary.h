@@ -1,5 +1,6 @@
 // Five digits to base 3 in a byte: the byte is 256 / 243 of the number that they make, rounded up. So digits are read
-// from the first on: a digit is the whole part of 3 / 256 of the byte, and what is left is 3 times the byte, modulo 256.
+// from the first on: a digit is the whole part of 3 / 256 of the byte, and what is left is 3 times the byte, modulo
+// 256.
 #pragma once
 
 #include <cstdint>

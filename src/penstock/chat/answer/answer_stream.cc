@@ -6,6 +6,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/chat/answer/call_reader.h"
+#include "penstock/chat/answer/json_pieces.h"
 #include "penstock/chat/answer/marked_text.h"
 #include "penstock/chat/chat_parts.h"
 #include "penstock/chat/harmony.h"
@@ -46,15 +47,15 @@ class MarkStream : public AnswerStream {
   }
 
   Deltas Push(std::span<const TokenId> ids, std::string_view text) override {
-    bool ends_call = false;
+    bool has_bracket = false;
     for (const MarkedPiece& piece : marked_.Push(ids, text)) {
       if (piece.mark >= 0 && !Matters(piece.text)) continue;
       rest_ += piece.text;
-      ends_call |= piece.text.find_first_of(">}]") != npos;
+      has_bracket |= piece.text.find_first_of(">{}]") != npos;
     }
-    // A call ends in a bracket. Until one comes, a long one need not be read again.
+    // A call ends in a bracket, and so do its parts. Until one comes, a long one need not be read again.
     constexpr size_t kShort = 256;
-    if (ends_call || !in_call_ || rest_.size() < kShort) Advance();
+    if (has_bracket || !in_call_ || rest_.size() < kShort) Advance();
     return std::exchange(deltas_, {});
   }
 
@@ -70,6 +71,8 @@ class MarkStream : public AnswerStream {
     kUnknown,  // content or reasoning: the closing mark tells
     kReasoning,
     kContent,
+    kArguments,  // of a call
+    kInCalls,    // behind the arguments, but in the object or the list where the call stands
     kBehindCall,
   };
 
@@ -122,6 +125,8 @@ class MarkStream : public AnswerStream {
         case Part::kUnknown: goes_on = AdvanceUnknown(); break;
         case Part::kReasoning: goes_on = AdvanceReasoning(); break;
         case Part::kContent: goes_on = AdvanceContent(); break;
+        case Part::kArguments: goes_on = AdvanceArguments(); break;
+        case Part::kInCalls: goes_on = AdvanceInCalls(); break;
         case Part::kBehindCall: goes_on = AdvanceBehindCall(); break;
       }
     }
@@ -205,16 +210,54 @@ class MarkStream : public AnswerStream {
       in_call_ = true;
       return false;
     }
-    if (read.kind != CallRead::Kind::kCalls) {
+    if (read.calls.empty()) {
       TakeText(Kind::kContent, start.size());
       return true;
     }
+    TakeCalls(read);
+    return true;
+  }
+
+  // Takes what was read, and begins the part behind it.
+  void TakeCalls(const CallRead& read) {
     for (const ToolCall& call : read.calls) {
       deltas_.push_back({Kind::kCallBegin, call.name, num_calls_});
-      deltas_.push_back({Kind::kCallArguments, call.arguments, num_calls_++});
+      if (!call.arguments.empty()) deltas_.push_back({Kind::kCallArguments, call.arguments, num_calls_});
+      ++num_calls_;
     }
     rest_.erase(0, read.num_bytes);
-    BeginPart(Part::kBehindCall);
+    if (read.kind == CallRead::Kind::kCutOff) {  // the answer ends, and what is left of the call belongs to nothing
+      rest_.clear();
+      return BeginPart(Part::kBehindCall);
+    }
+    place_ = read.place;
+    scanner_ = JsonScanner();
+    BeginPart(read.kind == CallRead::Kind::kOpen ? Part::kArguments
+              : place_.any()                     ? Part::kInCalls
+                                                 : Part::kBehindCall);
+  }
+
+  bool AdvanceArguments() {
+    const size_t num_bytes = scanner_.Take(rest_);
+    if (num_bytes > 0) deltas_.push_back({Kind::kCallArguments, rest_.substr(0, num_bytes), num_calls_ - 1});
+    rest_.erase(0, num_bytes);
+    if (scanner_.kind() == JsonExtent::Kind::kCutOff) return false;
+    const bool goes_on = scanner_.kind() == JsonExtent::Kind::kWhole && place_.any();
+    BeginPart(goes_on ? Part::kInCalls : Part::kBehindCall);
+    return true;
+  }
+
+  bool AdvanceInCalls() {
+    const CallRead read = ReadBehindCall(place_, rest_);
+    if (read.kind == CallRead::Kind::kCutOff && !at_end_) {
+      in_call_ = true;
+      return false;
+    }
+    if (read.kind == CallRead::Kind::kNone) {
+      BeginPart(Part::kBehindCall);
+    } else {
+      TakeCalls(read);
+    }
     return true;
   }
 
@@ -244,6 +287,8 @@ class MarkStream : public AnswerStream {
   bool behind_mark_ = false;  // white space that comes next is dropped
   bool has_content_ = false;
   bool in_call_ = false;  // rest_ begins with a call that is not complete
+  CallPlace place_;       // of the call whose arguments come, or came last
+  JsonScanner scanner_;   // of the arguments
   bool at_end_ = false;
   int64_t num_calls_ = 0;
   Deltas deltas_;

@@ -21,7 +21,10 @@ class Cursor {
   bool ok() const { return state_ == State::kOk; }
   bool is_cut_off() const { return state_ == State::kCutOff; }
   size_t pos() const { return pos_; }
+  std::string_view rest() const { return text_.substr(pos_); }
   bool NextIs(char c) { return HasMore() && text_[pos_] == c; }
+
+  void Skip(size_t num_bytes) { pos_ += num_bytes; }
 
   // Takes the mark, which must come next.
   bool Take(std::string_view mark) { return TakeIf(mark) || Fail(); }
@@ -29,16 +32,15 @@ class Cursor {
   // Takes the mark if it comes next. A text that ends inside of it is cut off.
   bool TakeIf(std::string_view mark) {
     if (!ok()) return false;
-    const std::string_view rest = text_.substr(pos_);
-    if (rest.starts_with(mark)) {
+    if (rest().starts_with(mark)) {
       pos_ += mark.size();
       return true;
     }
-    if (mark.starts_with(rest)) state_ = State::kCutOff;
+    if (mark.starts_with(rest())) state_ = State::kCutOff;
     return false;
   }
 
-  void SkipSpace() { pos_ = text_.size() - WithoutLeadingSpace(text_.substr(pos_)).size(); }
+  void SkipSpace() { pos_ = text_.size() - WithoutLeadingSpace(rest()).size(); }
 
   // Takes a name, which ends before another character.
   bool TakeName(std::string& name) {
@@ -78,16 +80,16 @@ class Cursor {
     return true;
   }
 
-  // Takes what the function reads (call_values.h).
+  // Takes what the function reads (call_values.h). Of a value that is cut off, `json` is the beginning.
   bool TakeValue(ValueRead (*read)(std::string_view), std::string& json) {
     if (!HasMore()) return false;
     ValueRead value = read(text_.substr(pos_));
     if (value.kind == JsonExtent::Kind::kBroken) return Fail();
+    json = std::move(value.json);
     if (value.kind == JsonExtent::Kind::kCutOff) {
       state_ = State::kCutOff;
       return false;
     }
-    json = std::move(value.json);
     pos_ += value.num_bytes;
     return true;
   }

@@ -84,10 +84,10 @@ class ValueReader {
     ValueRead read;
     if (Take(open) && Members(close, equals, 0)) {
       read.num_bytes = pos_;
-      read.json = std::move(json_);
       kind_ = JsonExtent::Kind::kWhole;
     }
     read.kind = kind_;
+    read.json = std::move(json_);
     return read;
   }
 

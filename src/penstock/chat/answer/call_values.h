@@ -12,7 +12,7 @@ namespace penstock {
 struct ValueRead {
   JsonExtent::Kind kind = JsonExtent::Kind::kBroken;
   size_t num_bytes = 0;   // if whole
-  std::string json = {};  // if whole: an object, in which a key may occur twice
+  std::string json = {};  // an object, in which a key may occur twice; its beginning if it is cut off
 };
 
 // Reads the object with which `text` begins, as Gemma 4 writes it: {key:<|"|>text<|"|>,list:[1,true]}. JSON is another

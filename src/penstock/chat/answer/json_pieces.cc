@@ -1,32 +1,24 @@
 #include "penstock/chat/answer/json_pieces.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace penstock {
 namespace {
 
 constexpr std::string_view kSpace = " \t\n\r";
 
-// Returns the offset behind the string that begins at text[pos]. Returns npos for one that is cut off, and nothing for
-// one that has a control character.
-std::optional<size_t> StringEnd(std::string_view text, size_t pos) {
+// Returns the offset behind the string that begins at text[pos], or the text's size.
+size_t StringEnd(std::string_view text, size_t pos) {
   for (size_t i = pos + 1; i < text.size(); ++i) {
     if (text[i] == '"') return i + 1;
-    if (static_cast<unsigned char>(text[i]) < 0x20) return std::nullopt;
     if (text[i] == '\\') ++i;
   }
-  return std::string_view::npos;
-}
-
-// Whether JSON has this character outside of strings.
-bool IsPlain(char c) {
-  return (c >= '0' && c <= '9') || std::string_view("{}[],:+-.eEtrufalsn \t\n\r").find(c) != std::string_view::npos;
+  return text.size();
 }
 
 // Returns the offset behind the value that begins at text[pos].
 size_t ValueEnd(std::string_view text, size_t pos) {
-  if (text[pos] == '"') return std::min(text.size(), StringEnd(text, pos).value_or(text.size()));
+  if (text[pos] == '"') return StringEnd(text, pos);
   if (text[pos] != '{' && text[pos] != '[') return std::min(text.size(), text.find_first_of(",]} \t\n\r", pos));
   const JsonExtent extent = FindJsonEnd(text.substr(pos));
   return extent.kind == JsonExtent::Kind::kWhole ? pos + extent.num_bytes : text.size();
@@ -34,22 +26,31 @@ size_t ValueEnd(std::string_view text, size_t pos) {
 
 }  // namespace
 
-JsonExtent FindJsonEnd(std::string_view text) {
-  int64_t depth = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') {
-      const std::optional<size_t> end = StringEnd(text, i);
-      if (!end.has_value()) return {JsonExtent::Kind::kBroken};
-      if (*end == std::string_view::npos) return {JsonExtent::Kind::kCutOff};
-      i = *end - 1;
-      continue;
+size_t JsonScanner::Take(std::string_view piece) {
+  for (size_t i = 0; i < piece.size(); ++i) {
+    const char c = piece[i];
+    if (in_string_) {
+      in_string_ = is_escaped_ || c != '"';
+      is_escaped_ = !is_escaped_ && c == '\\';
+    } else if (c == '"') {
+      in_string_ = true;
+    } else if (c == '<' || c == '`') {
+      kind_ = JsonExtent::Kind::kBroken;
+      return i;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if ((c == '}' || c == ']') && --depth_ <= 0) {
+      kind_ = JsonExtent::Kind::kWhole;
+      return i + 1;
     }
-    if (!IsPlain(c)) return {JsonExtent::Kind::kBroken};
-    if (c == '{' || c == '[') ++depth;
-    if ((c == '}' || c == ']') && --depth <= 0) return {JsonExtent::Kind::kWhole, i + 1};
   }
-  return {JsonExtent::Kind::kCutOff};
+  return piece.size();
+}
+
+JsonExtent FindJsonEnd(std::string_view text) {
+  JsonScanner scanner;
+  const size_t num_bytes = scanner.Take(text);
+  return {scanner.kind(), num_bytes};
 }
 
 std::vector<JsonMember> SplitJson(std::string_view text) {

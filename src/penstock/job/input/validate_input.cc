@@ -15,6 +15,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/chat/answer/tagged_arguments.h"
+#include "penstock/job/result_logprobs.h"
 #include "penstock/job/runner.h"
 #include "penstock/tensor/kv_block.h"
 
@@ -330,12 +331,10 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   const auto listed_tokens =
       std::max(std::min(static_cast<uint64_t>(report.max_listed_tokens), max_choice_tokens),
                std::min(static_cast<uint64_t>(report.max_further_listed_tokens), num_further * context));
-  memory.bytes_per_sequence += listed_tokens * (2 * sizeof(TokenLogprobs) + 16 + values * sizeof(TokenLogprob));
-  // Results are written one at a time, with {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}
-  // for each value. A growing string holds up to three times its text.
-  constexpr uint64_t kResultBytesPerValue = 330;
+  memory.bytes_per_sequence += listed_tokens * KeptLogprobsBytes(report.max_logprobs);
+  // Results are written one at a time.
   memory.bytes += (listed_tokens + static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length))) *
-                  values * kResultBytesPerValue * (report.lists_logprobs_twice ? 2 : 1);
+                  ListedLogprobsBytes(report.max_logprobs) * (report.lists_logprobs_twice ? 2 : 1);
   return memory;
 }
 

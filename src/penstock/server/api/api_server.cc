@@ -13,6 +13,7 @@
 #include "penstock/base/text.h"
 #include "penstock/base/version.h"
 #include "penstock/job/prepared_request.h"
+#include "penstock/job/result_logprobs.h"
 #include "penstock/job/stats.h"
 #include "penstock/server/api/live.h"
 #include "penstock/server/api/openai_writers.h"
@@ -437,6 +438,28 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
   return Start(std::move(args));
 }
 
+uint64_t ApiServer::LogprobBytes(const Answering::Args& args) const {
+  const int64_t context = service_->engine().memory_plan().context_length;
+  uint64_t num_bytes = 0;
+  for (const PromptWork& prompt : args.prompts) {
+    const SamplingParams& sampling = prompt.engine_request.sampling;
+    const int64_t prompt_tokens = std::ssize(prompt.engine_request.prompt_ids);
+    const auto add = [&](int num_top, int64_t num_tokens, int num_lists) {
+      if (num_top < 0) return;
+      // A stream's are there once for the engine and once for the client.
+      num_bytes +=
+          static_cast<uint64_t>(num_tokens) * ((args.is_stream ? 2 : 1) * KeptLogprobsBytes(num_top) +
+                                               static_cast<uint64_t>(num_lists) * ListedLogprobsBytes(num_top));
+    };
+    const int num_lists = args.writer->NumLogprobLists(args.is_stream);
+    const int64_t most_tokens = std::min(sampling.max_tokens, std::max<int64_t>(0, context - prompt_tokens));
+    add(sampling.logprobs, prompt.request.num_answers * most_tokens, num_lists);
+    const bool lists_twice = prompt.request.shown_prompt_logprobs >= 0 && prompt.request.echoes_prompt;
+    add(sampling.prompt_logprobs, prompt_tokens, lists_twice ? 2 * num_lists : num_lists);
+  }
+  return num_bytes;
+}
+
 std::optional<ApiError> ApiServer::Start(Answering::Args args) {
   int64_t num_answers = 0;
   for (const PromptWork& prompt : args.prompts) num_answers += prompt.request.num_answers;
@@ -446,9 +469,22 @@ std::optional<ApiError> ApiServer::Start(Answering::Args args) {
                     "invalid_request", "n"};
   }
   if (!HasRoom(num_answers)) return ApiError{429, "too many requests wait; try again", "too_many_requests"};
+  const uint64_t logprob_bytes = LogprobBytes(args);
+  if (logprob_bytes > options_.max_logprob_bytes) {
+    return ApiError{400,
+                    fmt::format("the log-probabilities may take {}, and the server has {} for them; ask for fewer "
+                                "answers, alternatives or tokens, or for a stream",
+                                FormatBytes(logprob_bytes), FormatBytes(options_.max_logprob_bytes)),
+                    "invalid_request", "logprobs"};
+  }
+  if (logprob_bytes_.fetch_add(logprob_bytes) + logprob_bytes > options_.max_logprob_bytes) {
+    logprob_bytes_ -= logprob_bytes;
+    return ApiError{429, "too many log-probabilities are under way; try again", "too_many_requests"};
+  }
   num_open_ += num_answers;
-  args.on_end = [this, num_answers](const AnsweringReport& report) {
+  args.on_end = [this, num_answers, logprob_bytes](const AnsweringReport& report) {
     num_open_ -= num_answers;
+    logprob_bytes_ -= logprob_bytes;
     metrics_.AddRequest(report);
   };
   args.on_gap = [this](double seconds, int64_t num_tokens) { metrics_.AddGap(seconds, num_tokens); };

@@ -34,6 +34,7 @@ struct ApiOptions {
   std::optional<int64_t> max_waiting;  // besides those with a place, further ones get status 429; default: 16 a place
   SamplingOverrides sampling;          // where requests say nothing
   uint64_t max_format_bytes = 0;       // of compiled formats; further requests with a format get status 429
+  uint64_t max_logprob_bytes = 0;      // of log-probabilities of requests under way; further ones get status 429
   double predicted_tokens_per_s = 0;   // the plan's; 0: there is none
   std::optional<std::string> system = {};  // system message of chats that have none
 };
@@ -82,6 +83,8 @@ class ApiServer : public RequestHandler {
   std::optional<ApiError> Denied(const Route& route, const HttpHead& head) const;
   // Returns how many requests the engine may have.
   int64_t max_open() const;
+  // Returns the memory that log-probabilities of the work may take.
+  uint64_t LogprobBytes(const Answering::Args& args) const;
   // Whether the engine may get so many requests more.
   bool HasRoom(int64_t num_requests) const;
   void Health(const std::shared_ptr<Exchange>& exchange);
@@ -111,7 +114,8 @@ class ApiServer : public RequestHandler {
   int64_t created_ = 0;  // when the server began
   FormatCache formats_;
   std::atomic<int64_t> num_requests_{0};
-  std::atomic<int64_t> num_open_{0};  // requests that the engine has or will get
+  std::atomic<int64_t> num_open_{0};        // requests that the engine has or will get
+  std::atomic<uint64_t> logprob_bytes_{0};  // that these may take
   std::function<int64_t()> num_connections_;
   Metrics metrics_;
 };

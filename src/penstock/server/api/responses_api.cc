@@ -232,6 +232,9 @@ class ResponsesWriter : public AnswerWriter {
         json::object{{"effort", effort == nullptr ? json::value(nullptr) : *effort}, {"summary", nullptr}};
   }
 
+  // Each list is made as text, and becomes JSON that takes about as much as two of them.
+  int NumLogprobLists(bool) const override { return 3; }
+
   std::string Body(std::span<const RequestResult> results, int64_t num_shared_tokens) override {
     const ResultChoice& choice = results[0].choices[0];
     is_cut_ = FinishName(choice) == "length";

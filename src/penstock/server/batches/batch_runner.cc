@@ -110,6 +110,21 @@ void BatchRunner::Run() {
   }
 }
 
+uint64_t BatchRunner::MemoryBesideEngine(const InputReport& report) const {
+  const Engine& engine = args_.service.engine();
+  const MemoryPlan& plan = engine.memory_plan();
+  const CallerMemory memory = JobMemory(report, engine.model());
+  InputReport plain = report;
+  plain.max_logprobs = -1;
+  // The server's budget counts what each place and each position takes, but no log-probabilities.
+  const CallerMemory without = JobMemory(plain, engine.model());
+  const auto num_places = static_cast<uint64_t>(std::min(plan.batch_size, report.num_requests));
+  const auto num_positions =
+      num_places * static_cast<uint64_t>(std::min(plan.context_length, report.max_logprob_tokens));
+  return memory.bytes + num_places * (memory.bytes_per_sequence - without.bytes_per_sequence) +
+         num_positions * (memory.bytes_per_position - without.bytes_per_position);
+}
+
 absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
   const std::string id = TextField(batch, "id");
   const ModelInfo& model = args_.service.engine().model();
@@ -132,7 +147,7 @@ absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
     (void)Update(id, {{"request_counts", CountsOf(counts.num_requests, counts.num_done, counts.num_failed)}});
   };
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<OpenedEngine> {
-    if (const uint64_t needed = JobMemory(report, model).bytes; needed > args_.memory_bytes) {
+    if (const uint64_t needed = MemoryBesideEngine(report); needed > args_.memory_bytes) {
       return ResourceError(
           "the batch needs {} beside the engine, and the server has {} for that; cut the file, or give "
           "the server more --memory",

@@ -41,6 +41,8 @@ class BatchRunner {
   std::optional<json::object> Next();
   void RunBatch(json::object batch);
   absl::StatusOr<JobSummary> RunJobOf(const json::object& batch);
+  // Returns the memory that the job needs and the server's own budget does not count.
+  uint64_t MemoryBesideEngine(const InputReport& report) const;
   // Makes files of the job's results and ends the batch.
   absl::Status Finalize(json::object& batch);
   // Writes fields of a batch beside what others have written.
