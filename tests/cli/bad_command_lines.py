@@ -181,7 +181,7 @@ def help_rows():
                                 (["bench", "routing", "--mem"], ["--memory"]), (["run", "--model", "r"], []),
                                 (["run", "--kv-dtype", "''"], ["auto", "f32", "bf16", "int8"]),
                                 (["run", "--kv-dtype", "=", "b"], ["bf16"]), (["generate", "--device", "cp"], ["cpu"]),
-                                (["pack", "--quantize", "="], ["none", "int8", "hqq4", "hqq3", "hqq2"]),
+                                (["pack", "--quantize", "="], ["none", "int8", "hqq4", "hqq3", "hqq2", "ternary"]),
                                 (["bench", "routing", "--dtype", "bf"], ["bf16"]),
                                 (["plan", "--hardware", "l4"], ["l4", "l40s"]),
                                 (["list", "work"], ["workloads"]), (["completion", "z"], ["zsh"])):
