@@ -127,7 +127,7 @@ TEST(CudaDevice, QuantisedAnswersAreTheHosts) {
     const std::atomic<bool> stop{false};
     PackOptions options{.model_dir = golden.dir(), .output_dir = folder};
     if (format == "mixed") {
-      options.bits = 10;  // small matrices have much padding
+      options.bits = 12.4;  // with the padding of small matrices; the least is 12.28
     } else {
       options.quantize = format;
     }
