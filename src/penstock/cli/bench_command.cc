@@ -274,7 +274,7 @@ int64_t ContextOfDecode(const BenchFlags& flags, int64_t num_sequences, int64_t 
   return 1 + flags.context + AnswerTokens(flags, num_sequences, prefill_chunk);
 }
 
-// Which sizes no flag has named. They are cut to what the model and the budget allow; those of flags are refused.
+// Says which sizes no flag has named. These are cut to what the model and the budget allow; those of flags are refused.
 struct UsualSizes {
   explicit UsualSizes(const BenchFlags& flags)
       : prefill(flags.prefill == BenchFlags().prefill),
