@@ -94,7 +94,7 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
                  .is_interleaved = per_head},
                 kStream);
       for (int64_t row = 0; row < kRows; ++row) {
-        const auto finish = [&](float* x, int64_t dim, std::span<const float> norm) {
+        const auto finish = [&, clip = clip, per_head = per_head](float* x, int64_t dim, std::span<const float> norm) {
           Host().norm({.num_rows = dim / std::ssize(norm),
                        .dim = std::ssize(norm),
                        .x = x,

@@ -107,8 +107,8 @@ class Model {
       }
     }
     // Rows of decoders see entries of other sequences' encoders at this moment.
-    std::ranges::stable_partition(parts,
-                                  [](const auto& part) { return part.first->computed >= part.first->num_encoded; });
+    std::stable_partition(parts.begin(), parts.end(),
+                          [](const auto& part) { return part.first->computed >= part.first->num_encoded; });
     for (const auto& [sequence, num_rows] : parts) {
       const int64_t first = sequence->computed, end = first + num_rows;
       sequence->kv.Open(sequence->tokens, end);

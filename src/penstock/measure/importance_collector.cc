@@ -119,8 +119,9 @@ std::map<std::string, SiteStatistics> ImportanceCollector::Take() {
   for (auto& [name, site] : sites_) {
     for (size_t expert_idx = 0; expert_idx < site.rows.size(); ++expert_idx) {
       const auto rows = static_cast<float>(std::max<int64_t>(1, site.rows[expert_idx]));
+      const size_t num_experts = site.rows.size();
       const auto divide = [&](std::vector<float>& values) {
-        const size_t count = values.size() / site.rows.size();
+        const size_t count = values.size() / num_experts;
         for (size_t i = expert_idx * count; i < (expert_idx + 1) * count; ++i) values[i] /= rows;
       };
       divide(site.squares);

@@ -384,7 +384,8 @@ struct BlockCodes<I, WeightFormat::kMxfp4> {
     // Computes HalfPower.
     [[gnu::always_inline]] V Scale(int vec, int, int, int) const {
       const Words16 powers = __builtin_convertvector(LoadBytes16(block + 16 * vec), Words16);
-      const Words16 bits = powers < 2 ? 0x00200000u << powers : (powers - 1) << 23;
+      const Words16 subnormal = (Words16{} + 0x00200000u) << powers, normal = (powers - 1) << 23;
+      const Words16 bits = powers < 2 ? subnormal : normal;
       alignas(64) float scales[16];
       __builtin_memcpy(scales, &bits, 64);
       return V::Load(scales);

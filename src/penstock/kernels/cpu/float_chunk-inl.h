@@ -41,8 +41,8 @@ template <class V>
     Halves8 a, b;
     __builtin_memcpy(&a, rounded[0] + 8 * i, 16);
     __builtin_memcpy(&b, rounded[1] + 8 * i, 16);
-    const Halves8 low = __builtin_shuffle(a, b, Halves8{0, 8, 1, 9, 2, 10, 3, 11});
-    const Halves8 high = __builtin_shuffle(a, b, Halves8{4, 12, 5, 13, 6, 14, 7, 15});
+    const Halves8 low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    const Halves8 high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
     __builtin_memcpy(target + 32 * i, &low, 16);
     __builtin_memcpy(target + 32 * i + 16, &high, 16);
   }
