@@ -222,7 +222,7 @@ def unknown_fields(box):
 def documented_fields(box):
     """The fields that docs/jobs.md calls unsupported get error records, and those that it calls ignored mean nothing."""
     text = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
-    unsupported = re.search(r"fields are:\n\n(.*?)\. So do", text, re.DOTALL)[1]
+    unsupported = re.search(r"fields are:\n\n(.*?);\n- names that differ", text, re.DOTALL)[1]
     unsupported = re.findall(r"`([a-z_]+)`", unsupported)
     ignored = re.search(r"\*\*Ignored\.\*\*(.*?)\. `run`", text, re.DOTALL)[1]
     ignored = sorted(set(re.findall(r"`([a-z_]+)`", ignored)) - {"body", "tools", "choices"})

@@ -60,8 +60,8 @@ class Executor {
 
   MachineRates MeasureRates();
 
-  // On several ranks: how much longer experts took in the last pass than all ranks expect; 0 if unknown. The ranks
-  // agree on the factor of the next pass, from which they choose the groups of experts.
+  // On several ranks: the time of experts in the last pass, divided by the time that all ranks expect; 0 if unknown.
+  // The ranks agree on the factor of the next pass, from which they choose the groups of experts.
   double expert_slowdown() const { return expert_slowdown_; }
   void SetExpertSlowdown(double factor) { agreed_slowdown_ = factor; }
 

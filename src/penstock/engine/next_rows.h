@@ -19,7 +19,7 @@ struct KnownRequests {
   std::span<const SequenceRows> chosen;  // rows of `running` in the pass
   const std::deque<std::unique_ptr<Sequence>>& waiting;
   size_t num_places = 0;  // of the batch
-  // Whether other requests have computed a request's beginning, so that it begins later.
+  // Whether other requests have computed a request's beginning, so that its first row is a later one.
   absl::FunctionRef<bool(const Sequence& sequence)> shares_prefix;
 };
 

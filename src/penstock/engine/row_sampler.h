@@ -24,7 +24,7 @@ class RowSampler {
   // `random_answers` replaces choices by uniformly random tokens, for measurements. The pool must outlive the sampler.
   RowSampler(const kernels::KernelTable& kernels, ThreadPool& pool, const ModelConfig& config, bool random_answers);
 
-  // Returns whether all that is wanted of the logits is the largest one of each row.
+  // Returns whether each row needs nothing but its most likely token.
   bool WantsBestOnly(const StepBatch& batch) const;
 
   // Gives each sequence the tokens, or the log-probabilities, of its rows in `result`; fails sequences with broken

@@ -41,7 +41,7 @@ class Sequence {
   }
   // Says that the rows of drafts that were right must be computed again, because the recurrent state was taken back.
   void SetRepeatsDrafts() { repeats_drafts_ = true; }
-  // Whether some of the pending rows are these.
+  // Returns whether such rows are pending.
   bool repeats_drafts() const { return repeats_drafts_; }
   // The same for rows that other sequences have computed.
   void SkipShared(int64_t num_rows) {
@@ -84,7 +84,8 @@ class Sequence {
     if (num_generated() > 0) return num_to_prefill_ - 1;
     return sampling_.prompt_logprobs < 0 ? num_prompt_tokens_ - 1 : std::max<int64_t>(first_scored_, 1) - 1;
   }
-  // Whether log-probabilities are wanted in place of the prompt's token at `pos`, or directly behind the prompt.
+  // Returns whether log-probabilities are wanted for the token at `pos`: a token of the prompt, or the first one behind
+  // it.
   bool wants_prompt_logprobs(int64_t pos) const {
     return sampling_.prompt_logprobs >= 0 && num_generated() == 0 && pos >= first_scored_ &&
            (pos < num_prompt_tokens_ || (pos == first_scored_ && !rivals_.empty()));

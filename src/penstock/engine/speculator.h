@@ -4,7 +4,7 @@
 // a pass computes its row as if it were known. A draft is accepted when the sequence's own choice turns out to be that
 // token. So answers do not depend on drafts.
 //
-// A draft is worth its row when its share of the step's expected tokens exceeds its row's share of the step's time
+// A draft is worth its row when it adds a larger share to the step's expected tokens than to the step's time
 // (StepCost). The probability of a guess is learnt from all generated tokens, drafted or not: how often guesses of its
 // kind were right. Drafts that an answer's format forbids are left out.
 #pragma once
@@ -24,8 +24,8 @@
 
 namespace penstock {
 
-// Returns whether tokens may be drafted. Predictors that work ahead, recorders of choices, encoders and attention
-// windows would count rows of drafts as a text's own.
+// Returns whether tokens may be drafted. There are no drafts beside predictors that work ahead, recorders of choices,
+// encoders and attention windows: these would take rows of drafts for rows of the text.
 bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, const ModelConfig& config);
 
 class Speculator {

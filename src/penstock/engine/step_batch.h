@@ -2,8 +2,8 @@
 //
 // Each sequence has rows of tokens that it knows, and behind the last of them rows of drafts. A draft counts when the
 // sequence's own choice turns out to be its token. The KV entries of other drafts are computed anew by later steps. A
-// recurrent state that has seen a wrong draft is taken back to where it was before the drafts. Later steps then also
-// compute the right ones again.
+// recurrent state that has seen a wrong draft is taken back to where it was before the drafts. Later steps then compute
+// the accepted drafts again, too.
 #pragma once
 
 #include <cstdint>

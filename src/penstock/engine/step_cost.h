@@ -1,13 +1,13 @@
 // How much longer a step would take with one more row, learnt from the steps before.
 //
-// A lane that is busy for a share s of a step delays it by about s for each second of more work: a lane that is always
-// busy is the limit, and the work of one that is seldom busy hides under that of others. One more row gives each lane
-// more work as follows:
-//   - The lanes that move experts move those that no other row wants. If rows choose k of E experts alike, n rows want
-//     E (1 - (1 - k/E)^n) different ones. The share of these that has to be moved is that of the steps before.
+// If a lane is busy for a share s of a step, a second more of its work delays the step by about s seconds. A lane that
+// is always busy is the limit. The work of a lane that is seldom busy hides under that of others. One more row gives
+// each lane more work as follows:
+//   - The lanes that move experts also move those that only this row wants. If rows choose k of E experts alike, n rows
+//     want E (1 - (1 - k/E)^n) different ones. The share of these that has to be moved is that of the steps before.
 //   - Processors compute a row, in somewhat less than the average time of the others.
-// This is a guess. How the time of steps grew with their rows corrects it: the slope of a weighted regression of the
-// logarithms, in which later steps count more, and which begins with the guess.
+// This is a guess, which measured steps correct. A weighted regression of log(seconds) on log(rows) starts from the
+// guess; later steps count more.
 #pragma once
 
 #include <cstdint>

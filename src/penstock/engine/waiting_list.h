@@ -1,5 +1,5 @@
-// The requests that wait for a place in the batch, in the order in which they get one: those with the highest priority
-// first, and of these the ones that share the most with what is computed.
+// The requests that wait for a place in the batch. The highest priority goes first. Among equals, the request goes
+// first whose beginning is computed for the most tokens.
 #pragma once
 
 #include <cstdint>

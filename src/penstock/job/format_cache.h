@@ -17,7 +17,7 @@ namespace penstock {
 // Any thread may use it.
 class FormatCache {
  public:
-  // `max_bytes` bounds the formats that are kept and those that requests still have, but for the last ones.
+  // `max_bytes` bounds the formats that are kept or in use. Only the last ones compiled may exceed it.
   explicit FormatCache(uint64_t max_bytes = UINT64_MAX) : max_bytes_(max_bytes) {}
 
   // kInput, naming the field, when the format cannot be compiled. kResources when others take too much memory.

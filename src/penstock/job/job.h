@@ -1,7 +1,8 @@
 // Offline batch jobs: a JSONL file of requests in, a JSONL file of results out.
 //
 // A job can be killed at any moment and continued with `resume`. It ends with exactly one result line per request.
-// Texts depend only on the model, the request and the seed. All files are checked before the model is opened.
+// Texts depend only on the request and on what the manifest records: model, seed, settings, date (manifest.h). All
+// files are checked before the model is opened.
 #pragma once
 
 #include <atomic>

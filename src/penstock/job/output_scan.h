@@ -58,8 +58,8 @@ absl::StatusOr<OutputTail> ForEachResult(const OutputToScan& output,
 // Returns kIo for a second result of one input line, which `line` of the output holds.
 absl::Status SecondResult(const std::string& path, const FoundResult& result);
 
-// Finds the results. kIo as ForEachResult(), for a second result of one input line, and for the result of a line that
-// is not one of the job's: `has_line` tells.
+// Finds the results. kIo as for ForEachResult(). Also kIo for a second result of one input line, and for the result of
+// a line for which `has_line` is false.
 absl::StatusOr<OutputScan> ScanOutput(const OutputToScan& output, absl::FunctionRef<bool(int64_t input_line)> has_line);
 
 }  // namespace penstock

@@ -21,9 +21,8 @@ namespace penstock {
 using TokenText = std::function<std::string(TokenId, bool begins_text)>;
 
 // The most memory that the log-probabilities of a token take, with this many alternatives: in vectors that grow, and
-// in the text of a result. There each value is {"token":"
-// the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}, and a growing string holds up to three times its
-// text.
+// in the text of a result. A growing string holds up to three times its text. In the text, a value is
+// {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}.
 uint64_t KeptLogprobsBytes(int num_top);
 uint64_t ListedLogprobsBytes(int num_top);
 

@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// The least time in which a machine can do the work, by the hierarchical roofline model. All parts of the machine work
-// at the same time, each on the work that only it can do.
+// The least time in which a machine can do the work, by the hierarchical roofline model. The model assumes that disk,
+// memory and processors all work at the same time.
 struct Bound {
   double seconds = 0;
   std::string limited_by;  // "disk", "memory", "host memory", "arithmetic", ...; empty when there was no work

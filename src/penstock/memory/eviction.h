@@ -7,8 +7,8 @@
 //   S = alpha * TopP(s) + (1 - alpha) * S for each expert of a layer that was routed. s are the router's probabilities,
 //   averaged over the rows. Of each row only the p = 2 * num_topk largest count.
 //   alpha = 0.5, as in the paper's code.
-// - mrs-layer: mrs among the experts of one layer; each layer keeps its share of the slots. alpha = 0.1: ratings of the
-//   last ten steps or so predict better than those of two (docs/decisions/streaming.md).
+// - mrs-layer: mrs among the experts of one layer; each layer keeps its share of the slots. alpha = 0.1: the ratings of
+//   about ten steps predict better than those of two (docs/decisions/streaming.md).
 // - static: some experts never leave (the pinned share); the others share the remaining slots, first in, first out.
 //   Made for scans, which use all experts of all layers in every step.
 #pragma once

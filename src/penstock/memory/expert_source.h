@@ -21,8 +21,8 @@ namespace penstock {
 class ExpertLease;
 class ExpertStore;
 
-// The size of an expert's pages. While small ones cross the link, rows of a layer wait less behind one; usual ones take
-// fewer tasks.
+// The size of an expert's pages. Rows of a layer wait less behind a small page that crosses the link. Pages of the
+// usual size take fewer tasks.
 enum class PageSize : uint8_t { kUsual, kSmall };
 
 class ExpertSource {

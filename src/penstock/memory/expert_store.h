@@ -161,8 +161,8 @@ class ExpertStore {
   const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_id); }
 
   // Fills the slots with finished experts: first the pinned ones, then `preferred` [num_experts] (empty: none), then
-  // experts in the order of their keys. An expert with wrong data is left to those that want it, as when it streams:
-  // they read it again, and fail. Other faults are returned.
+  // experts in the order of their keys. An expert with wrong data is no error here. Those that want it read it again,
+  // as when it streams, and fail if it is still wrong. Other faults are returned.
   absl::Status Preload(ThreadPool* pool, const ExpertSet& preferred = {});
 
   // Returns the memory of all slots.

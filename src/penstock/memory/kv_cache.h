@@ -4,8 +4,8 @@
 // (tensor/kv_block.h). Then comes a block of index keys for each layer that has an indexer. Other pages hold recurrent
 // states (recurrent_state.h).
 //
-// If several ranks share the heads, each holds the entries of its heads for the sequences of all ranks: equally many
-// pages of each rank. It gives out its own pages; the other ranks name theirs by their numbers.
+// If several ranks share the heads, each holds the entries of its heads for the sequences of all ranks. All ranks have
+// equally many pages. Each gives out its own, and tells the others their numbers.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 // the prompt's last one. Whichever sequence reaches a shared page first computes it; the others wait and then skip what
 // is computed. All other pages become shared when they are full.
 //
-// Behind an encoder, the entries of the prompt's first `num_encoded` positions depend on all of them. A sequence takes
-// them over together, when it is created, or computes them all in pages of its own.
+// Behind an encoder, the entries of the prompt's first `num_encoded` positions depend on all of them. A new sequence
+// takes over all of them, or none. In the second case it computes them in pages of its own.
 //
 // With a window, the pages behind the sinks form a ring (KvWindow). A sequence then keeps a page in reserve for each
 // page that it shares, because it may need one of its own when the ring turns.
@@ -67,8 +67,8 @@ class KvSequence {
   // positions before `pos` are computed. Copies the beginning of a page where a page of others begins alike. With a
   // recurrent state, it skips to the last place where others have kept theirs, and copies that.
   absl::StatusOr<int64_t> SkipComputed(std::span<const TokenId> tokens, int64_t pos);
-  // Returns where the recurrent state behind the row at `pos` is to be copied for other sequences, when that row is
-  // computed. Returns nothing if that is not worth it.
+  // Returns the pages into which the recurrent state behind row `pos` is to be copied for other sequences. Returns
+  // nothing if that is not worth it.
   std::vector<std::byte*> KeepState(int64_t pos);
   // Returns where the recurrent state is to be copied before rows of drafts advance it: pages that the sequence keeps
   // from the first call on. Returns nothing if there is no state, or not enough pages.

@@ -6,8 +6,8 @@
 // pages.
 //
 // Behind an encoder, the entries of a prompt depend on all of its tokens. First pages then have a root, which stands
-// for the prompt: pages of different roots have different names. A root is a hash, so who takes over such pages must
-// find all tokens of the prompt in them.
+// for the prompt: pages of different roots have different names. A root is only a hash. So a sequence that takes over
+// such pages must compare all tokens of the prompt.
 //
 // The recurrent state of a sequence (recurrent_state.h) is known where its rows end. It can be kept at the end of a
 // shared page, in pages of its own. Other sequences begin there. Kept states go when nothing else is left to take, or

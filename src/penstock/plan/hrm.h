@@ -44,8 +44,8 @@ class Hrm {
   double FirstTurningPoint(size_t to, size_t from) const;
   // Returns turning point P2 (Eq. 10), an intensity at `from`. Below it, the link limits the computation at `to`.
   double SecondTurningPoint(size_t to, double ops_per_byte_to, size_t from) const;
-  // Returns the balance point (Eq. 11), an intensity at `from`. Above it, the memory at `to` limits instead of the
-  // link, so a larger batch no longer helps.
+  // Returns the balance point (Eq. 11), an intensity at `from`. Above it, the memory at `to` is the limit, not the
+  // link. A larger batch then no longer helps.
   double BalancePoint(size_t to, double ops_per_byte_to, size_t from) const;
 
  private:

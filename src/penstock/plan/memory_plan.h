@@ -1,8 +1,8 @@
 // Decides where every byte of the budget goes, before anything is loaded.
 //
 // The needs of every pass come first: tables, dense weights, one sequence's KV cache, the activations of a small pass,
-// and the schedule's expert slots. Up to half of the rest makes the batch larger, or more if the experts do not need
-// the other half. The remainder keeps experts in DRAM. A device has a budget of its own, divided in the same way.
+// and the schedule's expert slots. Up to half of the rest makes the batch and the chunk larger, or more if the experts
+// need less than half. The remainder keeps experts in DRAM. A device has a budget of its own, divided in the same way.
 #pragma once
 
 #include <cstdint>

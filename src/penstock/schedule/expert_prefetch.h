@@ -7,7 +7,7 @@
 // often, only a few are fetched, to see whether that has changed.
 //
 // If the experts of all later layers are known, they are named in the order in which the layers need them. Named
-// experts that are present are then held, like those that were fetched. So a fetch for a late layer replaces no expert
+// experts that are present then keep their slots, as fetched ones do. So a fetch for a late layer replaces no expert
 // that an earlier layer will probably want. Several small ones are then fetched at once.
 #pragma once
 

@@ -26,9 +26,9 @@ class LayerExperts {
   // once.
   void Want(int32_t expert_idx);
 
-  // kArrival: computes experts in the order of their arrival. While some are still on their way, only a few pinned ones
-  // are computed at a time, so that slots are released early. kIndex: computes in increasing index, even if others
-  // arrive first.
+  // kArrival: computes experts in the order of their arrival. While some are still on their way, a task computes only a
+  // few pinned experts, so that slots are released early. kIndex: computes in increasing index, even if others arrive
+  // first.
   enum class Order : uint8_t { kArrival, kIndex };
   // Called before each wait. It may issue other work, and adds the events after which it could issue more.
   using Background = absl::FunctionRef<void(std::vector<Event>& events)>;

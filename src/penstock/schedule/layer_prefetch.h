@@ -13,8 +13,9 @@ class LayerPrefetch {
  public:
   explicit LayerPrefetch(const ModelConfig& config);
 
-  // Called before the first layer of a pass, or of a part of its rows. If they go through other layers than expected,
-  // gives up what was fetched for them. `goes_on`: another part of the rows goes through the same layers next.
+  // Called before the first layer of a pass, or of a part of its rows. If the rows go through other layers than
+  // expected, gives up the experts that were fetched for them. `goes_on`: another part of the rows goes through the
+  // same layers next.
   void Begin(Pass& pass, bool goes_on = false);
   // Returns leases on all experts of a layer, with all their pages issued. Experts whose fetch failed are fetched
   // again. REQUIRES: slots for all of them.

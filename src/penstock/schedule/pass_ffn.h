@@ -26,8 +26,8 @@ class PassFfn {
   PassFfn(const PassArgs& args, PassTasks& tasks);
 
   // Runs the gate, and issues the FFN that all rows share, if the model has one. After the event, Chosen() may be
-  // called. `brings_input`: if a device routes, also copies the experts' inputs to the host, for HostGroup().
-  // With a table of the pass's rows, it says which experts they take; the gate is left out.
+  // called. `brings_input`: if a device routes, also copies the experts' inputs to the host, for HostGroup(). `table`:
+  // if it is not empty, it says which experts the rows take, and the gate is left out.
   Event Route(RowRange rows, int64_t layer_idx, bool brings_input = false, const ExpertTable& table = {});
   // RowsOfExperts() returns how many of these rows chose each expert, [num_experts]. Chosen() returns the experts that
   // some row chose, in increasing index. With several ranks, both are about this rank's experts and all ranks' rows.

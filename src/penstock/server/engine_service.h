@@ -22,7 +22,7 @@ class AnswerListener {
  public:
   virtual ~AnswerListener() = default;
   virtual void OnPiece(const AnswerPiece& piece) { (void)piece; }
-  // The last call. A completion that is not OK may also be a request that the engine refused.
+  // The last call. If the completion is not OK, the engine may also have refused the request.
   virtual void OnEnd(Completion completion) = 0;
 };
 

@@ -5,8 +5,9 @@
 //   {"question_id": 81, "turns": ["first question", "second question"]}
 //   {"id": "a", "prompt": "The sky is", "choices": [" blue", " green"], "label": 0}
 //
-// Parsing is a pure function of the line's bytes. It ignores unknown fields, except fields that would change the answer
-// (stream, suffix ...). These are errors unless they ask for what happens anyway.
+// Parsing is a pure function of the line's bytes. It ignores unknown fields, with two exceptions. Fields that would
+// change the answer (stream, suffix ...) are errors unless they ask for what happens anyway. Names that look misspelt
+// are errors, too.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ struct PromptTotals {
   // Tokens of prompts given as token ids, and of answers that later turns repeat.
   int64_t num_tokens = 0;
   int64_t new_tokens = 0;  // upper limit
-  // With which a prompt and the one before it begin in common, summed up over the prompts.
+  // Sums over the prompts: how much a prompt has in common with the beginning of the one before it.
   uint64_t shared_bytes = 0;
   int64_t shared_tokens = 0;
   uint64_t longest_bytes = 0;  // the longest prompt

@@ -1,9 +1,9 @@
 // A file of the KV entries of one page, or of the recurrent state behind it, which later sequences can load.
 //
-// Its reader knows everything about it but the entries: the model and its formats, and all tokens up to the page's end.
-// These are its header, which is compared with the one that is expected, byte by byte. So a file is accepted only for
-// the tokens that it was computed from; no digest stands for them. Behind the header is a checksum (XXH3) of each page,
-// then the pages. Numbers are little-endian.
+// The header holds the model, its formats, and all tokens up to the page's end. The reader knows them, and compares the
+// header with the expected one, byte by byte. So a file is accepted only for the tokens that it was computed from; no
+// digest stands for them. Behind the header is a checksum (XXH3) of each page, then the pages. Numbers are
+// little-endian.
 #pragma once
 
 #include <cstdint>

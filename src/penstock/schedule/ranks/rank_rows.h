@@ -25,9 +25,9 @@ struct RankRows {
   std::deque<std::vector<std::byte*>> pages;  // lists that batch.kv_pages points to
 };
 
-// Tells the other ranks this rank's rows, and learns theirs. Repeats the copies of KV pages that they made since the
-// last pass. Rows have no pages if `cache` is null, as in a simulation. All ranks give equally many micro-batches.
-// kInternal when a rank names rows or pages that cannot be.
+// Tells the other ranks this rank's rows, and learns theirs. Copies the same KV pages as the other ranks have copied
+// since the last pass. Rows have no pages if `cache` is null, as in a simulation. All ranks give equally many
+// micro-batches. kInternal when a rank names rows or pages that cannot be.
 absl::StatusOr<RankRows> GatherRankRows(Communicator& communicator, const RowBatch& batch,
                                         std::span<const RowRange> micro_batches, KvCache* cache);
 

@@ -30,8 +30,8 @@ class RankTransfers {
   // Calls visit(rank) for every other rank until one fails.
   absl::Status ForEachOther(absl::FunctionRef<absl::Status(int rank)> visit) const;
 
-  // Sends `bytes` to all other ranks, and receives exactly as many from one as `room` has; nothing if that is empty.
-  // Called by the bodies of tasks.
+  // Sends `bytes` to all other ranks; receives into `room` exactly its size from one rank. Nothing travels for an empty
+  // span. Called by the bodies of tasks.
   absl::Status SendToAll(std::span<const std::byte> bytes) const;
   absl::Status ReceiveFrom(int other, std::span<std::byte> room) const;
 

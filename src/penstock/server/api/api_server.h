@@ -31,7 +31,7 @@ struct ApiOptions {
   std::string model_name;              // that responses name; empty: the folder's name
   std::vector<std::string> api_keys;   // empty: everybody may use the server
   bool allows_cors = false;            // answers browsers that ask whether they may send requests
-  std::optional<int64_t> max_waiting;  // besides those with a place, further ones get status 429; default: 16 a place
+  std::optional<int64_t> max_waiting;  // requests without a place; more of them get status 429; default: 16 for each
   SamplingOverrides sampling;          // where requests say nothing
   uint64_t max_format_bytes = 0;       // of compiled formats; further requests with a format get status 429
   uint64_t max_logprob_bytes = 0;      // of log-probabilities of requests under way; further ones get status 429

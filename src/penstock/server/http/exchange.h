@@ -79,8 +79,8 @@ class Exchange {
   virtual void Stream(std::shared_ptr<StreamSource> source, HttpHeaders headers) = 0;
   // Says that the stream's source has more text.
   virtual void Wake() = 0;
-  // `gone` is called once, on the network's thread, if the client leaves before it has the whole response; at once if
-  // it has left already.
+  // Calls `gone` once, on the network's thread, if the client leaves before it has the whole response, or has left
+  // already.
   virtual void OnGone(std::function<void()> gone) = 0;
   // Runs work on a worker's thread.
   virtual void Run(std::function<void()> work) = 0;

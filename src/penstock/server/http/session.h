@@ -36,9 +36,9 @@ struct SharedState {
 
 // Reads one request after the other, and writes their responses.
 //
-// A client that has sent its request may close its side of the connection, and still wants the response. One that has
-// left looks the same until something is sent to it: then its system answers that nobody is there. So a stream gets
-// pings sooner, and of a whole response the first bytes are sent ahead one by one: they are the same for all responses.
+// A client that has sent its request may close its side of the connection, and still wants the response. A client that
+// has left looks the same until something is sent to it: then its system answers that nobody is there. So a stream gets
+// pings sooner. The first bytes of a whole response are sent ahead one by one: they are the same for all responses.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(boost::asio::ip::tcp::socket socket, SharedState& shared);
