@@ -102,7 +102,8 @@ TEST(AutoPolicy, KeepsWhatWasAskedForAndTheBudgets) {
   options.policy.schedule = ScheduleKind::kZigzag;
   options.memory_bytes = uint64_t{20} << 30;
   options.device_memory_bytes = uint64_t{12} << 30;
-  for (const PolicyChoice& choice : SearchPolicies(model, hardware, workload, options).value()) {
+  const std::vector<PolicyChoice> choices = SearchPolicies(model, hardware, workload, options).value();
+  for (const PolicyChoice& choice : choices) {
     EXPECT_EQ(choice.plan.schedule, ScheduleKind::kZigzag);
     EXPECT_EQ(choice.plan.batch_size, 16);
     const MemoryPlan& plan = choice.plan;
