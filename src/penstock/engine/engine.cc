@@ -24,7 +24,7 @@
 #include "penstock/engine/request_check.h"
 #include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
-#include "penstock/engine/speculator.h"
+#include "penstock/engine/speculation/speculator.h"
 #include "penstock/engine/step_batch.h"
 #include "penstock/engine/waiting_list.h"
 #include "penstock/kernels/kernels.h"

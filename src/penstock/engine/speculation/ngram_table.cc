@@ -1,4 +1,4 @@
-#include "penstock/engine/ngram_table.h"
+#include "penstock/engine/speculation/ngram_table.h"
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
-#include "penstock/engine/speculator.h"
+#include "penstock/engine/speculation/speculator.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <queue>
 #include <utility>
@@ -10,6 +11,8 @@ namespace {
 
 // The weight of a guess falls by this factor with each later one.
 constexpr double kGuessDecay = 0.995;
+// The weight of a step's tokens falls by this factor with each later step.
+constexpr double kTokenDecay = 0.98;
 // Before guesses show more, a third of them is right.
 constexpr double kAssumedRight = 1, kAssumedGuesses = 3;
 
@@ -44,8 +47,13 @@ bool CanSpeculate(const EngineOptions& options, const ChosenPolicy& policy, cons
 }
 
 void Speculator::Learn(std::span<const std::unique_ptr<Sequence>> running, const MeasuredStep& step) {
+  late_tokens_ *= kTokenDecay;
+  late_right_ *= kTokenDecay;
   for (const auto& sequence : running) {
     if (!sequence->in_prefill()) LearnText(*sequence);
+  }
+  if (measuring_gate_ != nullptr) {
+    measuring_gate_->Add(step.num_generated, step.seconds, late_tokens_ == 0 ? 0 : late_right_ / late_tokens_);
   }
   if (step.num_decoding == 0) return;
   (step.num_prompt_rows > 0 ? prompt_cost_ : decode_cost_).Add(step);
@@ -58,13 +66,29 @@ void Speculator::LearnText(Sequence& sequence) {
   const std::span<const TokenId> tokens = sequence.token_ids();
   for (int64_t pos = std::max<int64_t>(1, sequence.SetLearned()); pos < std::ssize(tokens); ++pos) {
     const NgramTable::Guess guess = table_.Next(tokens.first(pos));
-    if (guess.token_id >= 0 && pos >= sequence.num_prompt_tokens()) {
+    const bool is_generated = pos >= sequence.num_prompt_tokens(), is_right = guess.token_id == tokens[pos];
+    if (is_generated) {
+      late_tokens_ += 1;
+      late_right_ += is_right ? 1 : 0;
+    }
+    if (guess.token_id >= 0 && is_generated) {
       Rate& rate = RatesOf(sequence)[guess.kind];
-      rate.num_right = kGuessDecay * rate.num_right + (guess.token_id == tokens[pos] ? 1 : 0);
+      rate.num_right = kGuessDecay * rate.num_right + (is_right ? 1 : 0);
       rate.num_guesses = kGuessDecay * rate.num_guesses + 1;
     }
     table_.Learn(tokens.first(pos + 1));
   }
+}
+
+bool Speculator::MayDraft(std::span<const std::unique_ptr<Sequence>> running) {
+  const int64_t num_prompts =
+      std::ranges::count_if(running, [](const auto& sequence) { return sequence->in_prefill(); });
+  const auto num_decoding = static_cast<uint64_t>(std::ssize(running) - num_prompts);
+  if (num_decoding == 0) return false;
+  DraftGate& gate = gates_[std::min<size_t>(gates_.size() - 1, std::bit_width(num_decoding - 1))];
+  if (num_prompts > 0) return gate.pays();
+  measuring_gate_ = &gate;
+  return gate.is_open();
 }
 
 double Speculator::LeastProbability(bool has_prompts, double num_tokens, double num_rows) const {
@@ -80,8 +104,10 @@ double Speculator::LeastProbability(bool has_prompts, double num_tokens, double 
 
 std::vector<std::vector<TokenId>> Speculator::Draft(std::span<const std::unique_ptr<Sequence>> running,
                                                     std::span<SequenceState> states, int64_t max_rows,
-                                                    bool may_take_pages) const {
+                                                    bool may_take_pages) {
   std::vector<std::vector<TokenId>> drafts(running.size());
+  measuring_gate_ = nullptr;
+  if (!drafts_all_ && !MayDraft(running)) return drafts;
   std::vector<std::vector<TokenId>> ends(running.size());               // of the texts, with their drafts so far
   std::vector<std::optional<ConstraintState>> formats(running.size());  // behind those drafts
   std::priority_queue<Candidate> candidates;

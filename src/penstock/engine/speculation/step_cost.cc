@@ -1,4 +1,4 @@
-#include "penstock/engine/step_cost.h"
+#include "penstock/engine/speculation/step_cost.h"
 
 #include <algorithm>
 #include <cmath>
