@@ -117,7 +117,7 @@ bool ContentFollows(const Model& model, const OutputFormat& format, const ChatAn
   const std::string_view bare = WithoutLeadingSpace(answer.content);
   for (size_t begin = text.rfind(bare); begin != std::string_view::npos; --begin) {
     if (Follows(model, format, text.substr(begin))) return true;
-    if (begin == 0 || std::string_view(" \t\r\n").find(text[begin - 1]) == std::string_view::npos) return false;
+    if (begin == 0 || !WithoutLeadingSpace(text.substr(begin - 1, 1)).empty()) return false;
   }
   return false;
 }
