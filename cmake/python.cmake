@@ -1,5 +1,5 @@
 # Finds nanobind, and sets PENSTOCK_HAS_PYTHON if the build includes the Python extension. nanobind is looked for in the
-# environment of the Python that runs the build, and in that of scripts/python-env.sh.
+# environment of the Python that runs the build, and in build/python-env (scripts/check.py).
 set(PENSTOCK_PYTHON AUTO CACHE STRING "Build the Python extension: AUTO (if nanobind is found), ON or OFF")
 set_property(CACHE PENSTOCK_PYTHON PROPERTY STRINGS AUTO ON OFF)
 set(PENSTOCK_HAS_PYTHON OFF)

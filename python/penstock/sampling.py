@@ -1,6 +1,7 @@
 """How answers are sampled."""
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,10 @@ class SamplingParams:
     ignore_eos: bool | None = None
     logprobs: int | None = None  # alternatives to report for each token; None: no log-probabilities
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt
+    # The format of the answer, as in requests: {"type": "json_schema", "json_schema": {"schema": {...}}}, or in a short
+    # form: {"json": {...}}, {"regex": "[0-9]+"}, {"choice": ["yes", "no"]}, {"grammar": "root ::= ..."}.
+    response_format: Mapping[str, Any] | None = None
+    structured_outputs: Mapping[str, Any] | None = None
 
     def fields(self) -> dict[str, object]:
         """The fields of a request that say the same."""

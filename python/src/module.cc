@@ -186,7 +186,7 @@ class PySession {
     ++num_requests_;
   }
   void GiveUp(Ticket ticket) { session_->GiveUp(ticket); }
-  bool WantsMore() const { return session_->WantsMore(); }
+  bool WantsMore() { return session_->WantsMore(); }
   bool IsIdle() const { return session_->idle(); }
   void Wake() { wake_ = true; }
   void ClearWake() { wake_ = false; }

@@ -7,6 +7,8 @@
 #include "penstock/base/check.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/job/prepared_request.h"
 #include "penstock/job/runner.h"
 
 namespace penstock::python {
@@ -16,15 +18,18 @@ absl::StatusOr<JobRequest> ParseLine(std::string_view text, int64_t number) {
   if (text.size() > kMaxRequestLineBytes) return InputError("{}", TooLongLine(text.size()).error->message);
   RequestLine line = ParseRequestLine(text, number);
   if (line.error.has_value()) return InputError("{}", line.error->message);
+  if (!line.ignored.empty())
+    return InputError("{}: unknown field, or it means nothing here", Printable(line.ignored[0]));
   if (line.request.kind == RequestKind::kTurns) return InputError("turns are only for jobs; give messages");
   return std::move(line.request);
 }
 
 }  // namespace
 
-Session::Session(std::unique_ptr<Engine> engine, const std::string& date)
+Session::Session(std::unique_ptr<Engine> engine, const std::string& date, uint64_t max_format_bytes)
     : engine_(std::move(engine)),
       prompts_(MakerOf(*engine_, std::nullopt, date)),
+      formats_(max_format_bytes),
       token_text_([this](TokenId id, bool begins_text) { return engine_->TokenBytes(id, begins_text); }) {
   engine_->SetPieceSink([this](const AnswerPiece& piece) {
     const auto found = places_.find(piece.request_id);
@@ -38,15 +43,22 @@ Session::Session(std::unique_ptr<Engine> engine, const std::string& date)
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const EngineOptions& options, const std::string& date) {
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(options));
-  return std::unique_ptr<Session>(new Session(std::move(engine), date));
+  const uint64_t format_bytes = FormatBytesOf(options.memory_bytes);
+  EngineOptions counted = options;
+  counted.caller_memory = [format_bytes](const ModelInfo& model) {
+    return CallerMemory{.bytes = format_bytes + model.format_bytes};
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(counted));
+  return std::unique_ptr<Session>(new Session(std::move(engine), date, format_bytes));
 }
 
 int64_t Session::num_places() const { return std::max<int64_t>(1, engine_->memory_plan().batch_size); }
 
 // Only as many requests with choices are under way as there are places. So the KV entries of a prompt stay until its
 // choices need them.
-bool Session::WantsMore() const {
+bool Session::WantsMore() {
+  // Formats of requests under way take memory until these have ended.
+  if (!active_.empty() && !formats_.HasRoom()) return false;
   const int64_t num_scored = std::ranges::count_if(active_, [](const auto& a) { return a.second->result.is_scored; });
   if (num_scored >= num_places()) return false;
   if (engine_->num_waiting() == 0) return true;
@@ -61,20 +73,14 @@ absl::Status Session::SubmitAs(Request request, const std::shared_ptr<Active>& a
 }
 
 absl::Status Session::SubmitAnswers(const std::shared_ptr<Active>& active) {
-  // An answer is split by the tools of its chat alone.
-  const Chat tools(ChatParts{.messages = {}, .tools = active->request.chat.tools, .variables = {}});
-  PENSTOCK_ASSIGN_OR_RETURN(active->result.prompt_ids, PromptOf(prompts_, active->request, {}));
-  Request request{.prompt_ids = active->result.prompt_ids,
-                  .sampling = active->sampling,
-                  .continues_text = active->request.echoes_prompt};
-  PENSTOCK_ASSIGN_OR_RETURN(request.sampling.bad_words, BadWordsOf(prompts_, active->request.bad_words));
+  PENSTOCK_ASSIGN_OR_RETURN(const PreparedRequest prepared,
+                            Prepare(*engine_, prompts_, formats_, active->request, active->sampling, {}));
+  active->result.prompt_ids = prepared.request.prompt_ids;
   active->num_left = active->request.num_answers;
   active->result.choices.resize(static_cast<size_t>(active->num_left));
   for (size_t i = 0; i < active->result.choices.size(); ++i) {
-    Request answer = request;
-    if (active->result.is_chat) {
-      active->parts.push_back(engine_->NewAnswerStream(active->result.prompt_ids, tools, {}));
-    }
+    Request answer = prepared.request;
+    if (prepared.new_stream) active->parts.push_back(prepared.new_stream());
     // Each further answer has its own random stream.
     if (i > 0) answer.sampling.seed = RequestSeed(active->sampling.seed, -static_cast<int64_t>(i));
     PENSTOCK_RETURN_IF_ERROR(SubmitAs(std::move(answer), active, i));

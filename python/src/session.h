@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/job/format_cache.h"
 #include "penstock/job/input/request_line.h"
 #include "penstock/job/prompt.h"
 #include "penstock/job/result_line.h"
@@ -66,7 +67,7 @@ class Session {
   // Gives up a request: it gets no result.
   void GiveUp(Ticket ticket);
   // Returns whether the engine has room for another request. More of them would only take memory.
-  bool WantsMore() const;
+  bool WantsMore();
   bool idle() const { return engine_->idle() && further_.empty(); }
 
   // Makes steps until a request has a result, a piece of text is final, `wake` is set, or the session is idle. After an
@@ -90,7 +91,7 @@ class Session {
     size_t idx = 0;  // of the answer or choice; kOfPrompt: the prompt of a request with choices
   };
 
-  Session(std::unique_ptr<Engine> engine, const std::string& date);
+  Session(std::unique_ptr<Engine> engine, const std::string& date, uint64_t max_format_bytes);
   int64_t num_places() const;
   absl::Status SubmitAs(Request request, const std::shared_ptr<Active>& active, size_t idx);
   absl::Status SubmitAnswers(const std::shared_ptr<Active>& active);
@@ -103,6 +104,7 @@ class Session {
 
   std::unique_ptr<Engine> engine_;
   PromptMaker prompts_;
+  FormatCache formats_;
   TokenText token_text_;
   absl::flat_hash_map<RequestId, Place> places_;
   absl::flat_hash_map<Ticket, std::shared_ptr<Active>> active_;

@@ -226,6 +226,22 @@ TEST(WholeAnswer, StrictCallsAndContentBesideTools) {
   EXPECT_GT(num_texts, NumTried(50));
 }
 
+TEST(WholeAnswer, WhiteSpaceWithWhichContentBeginsStaysInItsPlace) {
+  const AnswerRule rule{.content = OutputFormat{OutputFormat::Kind::kRegex, "\\s*[a-z ]+"}};
+  std::mt19937 random(1);
+  for (const char* name : {"qwen3", "hunyuan3", "gpt-oss"}) {
+    const Model& model = ModelOf(name);
+    const std::string begin = name == std::string("gpt-oss") ? "<|channel|>final<|message|>" : "";
+    for (const std::string text : {"\n \f  \n a b", "a b\n"}) {
+      const std::vector<TokenId> ids = model.Encode(begin + text);
+      EXPECT_EQ(model.ReadIds(ids, "", AnswerStart::kUnknown, rule).content, text) << name;
+      for (int i = 0; i < 20; ++i) {
+        EXPECT_EQ(model.ReadInPieces(ids, "", AnswerStart::kUnknown, random, rule).content, text) << name;
+      }
+    }
+  }
+}
+
 TEST(WholeAnswer, FreeAnswersHaveNoFormatAndFaultsAreNamed) {
   const auto message = [](std::string_view family, std::string_view tools, const AnswerRule& rule) {
     const auto found = std::ranges::find(Families(), family, &Family::name);

@@ -1,6 +1,8 @@
 // Proves that masks allow exactly the tokens that keep an answer valid, and that answers end.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "penstock/base/status.h"
 #include "tests/environment.h"
 #include "tests/grammar/compiled.h"
@@ -69,6 +71,24 @@ TEST(ConstraintTest, RandomAnswersEnd) {
     }
     EXPECT_GT(num_ended, 10) << format.text;
   }
+}
+
+TEST(ConstraintTest, ThreadsShareMasks) {
+  constexpr int kNumThreads = 4, kMaxTokens = 200;
+  const auto vocabulary = std::make_shared<const grammar::FormatVocabulary>(ByteVocabulary()->trie());
+  std::vector<std::shared_ptr<const Constraint>> shared;
+  for (const OutputFormat& format : kFormats) shared.push_back(*Constraint::Compile(format, vocabulary));
+  std::vector<std::vector<std::optional<std::string>>> answers(kNumThreads);
+  std::vector<std::thread> threads;
+  for (auto& own : answers) {
+    threads.emplace_back([&shared, &own] {
+      for (const auto& constraint : shared) own.push_back(RandomAnswer(constraint, kSeed, kMaxTokens));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::optional<std::string>> alone;
+  for (const OutputFormat& format : kFormats) alone.push_back(RandomAnswer(Compiled(format), kSeed, kMaxTokens));
+  for (const auto& own : answers) EXPECT_EQ(own, alone);
 }
 
 TEST(ConstraintTest, ForcedTextIsWhatMustCome) {

@@ -12,12 +12,12 @@ PENSTOCK = os.environ.get("PENSTOCK_TEST_PROGRAM", str(ROOT / "build" / "release
 HANG_S = 300  # seconds that no machine needs
 
 
-def run_job(folder, lines, *flags):
+def run_job(folder, lines, *flags, model=MODEL):
     """The result records of `penstock run`, in the order of the lines."""
     source, output = folder / "in.jsonl", folder / "out.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     output.unlink(missing_ok=True)
-    subprocess.run([PENSTOCK, "run", "-m", MODEL, "-i", source, "-o", output, "--memory", MEMORY, "-q", *flags], check=True,
+    subprocess.run([PENSTOCK, "run", "-m", model, "-i", source, "-o", output, "--memory", MEMORY, "-q", *flags], check=True,
                    timeout=HANG_S)
     records = {record["custom_id"]: record for record in map(json.loads, output.read_text(encoding="utf-8").splitlines())}
     return [records[f"line-{number}"] for number in range(1, len(lines) + 1)]

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+FOLDER = pathlib.Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "server")]
 
 import common  # noqa: E402
 

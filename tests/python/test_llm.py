@@ -3,11 +3,13 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 
 import common
 import numpy
 import pytest
+import tool_calls
 
 import penstock
 from penstock import SamplingParams
@@ -68,6 +70,65 @@ def test_chat_is_that_of_a_job(llm, tmp_path):
     assert output.outputs[0].answer.content == record["response"]["body"]["choices"][0]["message"]["content"]
     assert output.prompt_token_ids == llm.tokenize_chat(messages)
     assert llm.chat([messages, messages], GREEDY)[1].outputs == output.outputs
+
+
+FORMATS = [{"structured_outputs": {"regex": "[0-9]{2} (cats|dogs)"}},
+           {"structured_outputs": {"choice": ["a red house", "a blue one"]}},
+           {"structured_outputs": {"grammar": 'root ::= "(" [a-z]+ root? ")"'}},
+           {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {
+               "type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}},
+               "required": ["age"], "additionalProperties": False}}}}]
+
+
+def test_formats_are_those_of_a_job(llm, tmp_path):
+    params = [SamplingParams(max_tokens=40, seed=3, **fields) for fields in FORMATS]
+    records = common.run_job(tmp_path, [{"prompt": PROMPTS[0], **one.fields()} for one in params])
+    answers = [output.outputs[0] for output in llm.generate([PROMPTS[0]] * len(params), params)]
+    assert [answer.text for answer in answers] == [r["response"]["body"]["choices"][0]["text"] for r in records]
+    assert re.fullmatch("[0-9]{2} (cats|dogs)", answers[0].text) and answers[0].finish_reason == "stop"
+    assert answers[1].text in ("a red house", "a blue one")
+    assert answers[2].text.startswith("(")
+    assert 1 <= json.loads(answers[3].text)["age"] <= 99
+    pieces = list(llm.generate_stream(PROMPTS[0], params[0]))
+    assert "".join(piece.text for piece in pieces) == answers[0].text
+    chat = llm.chat([{"role": "user", "content": "How old?"}], params[3])[0].outputs[0]
+    assert 1 <= json.loads(chat.answer.content)["age"] <= 99
+
+
+def test_many_formats_wait_for_memory(llm):
+    texts = [letter * 20000 for letter in "abcdefgh"]  # these formats take more than the 1 MiB that is set aside
+    params = [SamplingParams(max_tokens=2, structured_outputs={"choice": [text]}) for text in texts]
+    outputs = llm.generate(["Once"] * len(params), params, progress=False)
+    assert [text.startswith(output.outputs[0].text) for text, output in zip(texts, outputs, strict=True)] == [True] * 8
+
+
+@pytest.mark.parametrize(("words", "params", "fields"), [
+    ("structured_outputs", {"structured_outputs": {"regex": "("}}, {}),
+    ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["b"]}}, {}),
+    ("response_format", {"response_format": {"type": "yaml"}}, {}),
+    ("response_format", {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, {}),
+    ("tool_choice: there are no tools", {}, {"tool_choice": "required"}),
+    ("tools", {}, {"tools": [{"type": "function", "function": {"name": "f"}}]}),  # its template shows none
+    ("guided_decoding: unknown", {}, {"guided_decoding": {"regex": "a"}}),
+])
+def test_refuses_what_it_cannot_honour(llm, words, params, fields):
+    with pytest.raises(penstock.InputError, match=words):
+        llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(**params), **fields)
+
+
+def test_tools_are_those_of_a_job(tmp_path):
+    model = tool_calls.model_with(tool_calls.TEMPLATE, tmp_path, "with-calls")
+    body = tool_calls.chat()
+    messages, names = body.pop("messages"), ("tools", "tool_choice")
+    record = common.run_job(tmp_path, [{"messages": messages, **body}], model=model)[0]
+    params = SamplingParams(**{name: value for name, value in body.items() if name not in names})
+    with penstock.LLM(model, common.MEMORY) as with_calls:
+        output = with_calls.chat(messages, params, **{name: body[name] for name in names})[0]
+    call, = output.outputs[0].answer.tool_calls
+    expected, = record["response"]["body"]["choices"][0]["message"]["tool_calls"]
+    assert {"name": call.name, "arguments": call.arguments} == expected["function"]
+    assert call.name == "tides" and output.outputs[0].answer.content == ""
+    tool_calls.check_arguments(call.arguments)
 
 
 def test_scores_are_those_of_a_job(llm, tmp_path):

@@ -18,6 +18,7 @@ environment.enter()
 import anthropic  # noqa: E402
 import openai  # noqa: E402
 import service  # noqa: E402
+import tool_calls  # noqa: E402
 
 MODEL = service.NAME
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -225,6 +226,50 @@ def check_responses(client, report):
         raises(openai.NotFoundError, 404, lambda: client.responses.retrieve("resp_1"))
 
 
+def check_calls(client, anthropic_client, report):
+    """Arguments of calls come in pieces, and the clients' helpers join them to what the whole answer has."""
+    weather = [{"role": "user", "content": "The weather in Oslo?"}]
+    greedy = {**GREEDY, "model": "with-calls"}
+    function = {"name": "tides", "parameters": tool_calls.SCHEMA}
+    with report.check("openai: a chat's call streams in pieces"):
+        fields = {"messages": weather, "tools": [{"type": "function", "function": function}], "tool_choice": "required",
+                  "parallel_tool_calls": False, "max_tokens": 200, **greedy}
+        choice, = client.chat.completions.create(**fields).choices
+        wanted = choice.message.tool_calls[0].function
+        tool_calls.check_arguments(wanted.arguments)
+        with client.chat.completions.stream(**fields) as stream:
+            pieces = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+            joined, = stream.get_final_completion().choices
+        call, = joined.message.tool_calls
+        equal((call.function.name, call.function.arguments, joined.finish_reason), ("tides", wanted.arguments, "tool_calls"))
+        assert len(pieces) > 2 and "".join(pieces) == wanted.arguments and call.id, pieces
+    with report.check("openai: a response's call streams in pieces"):
+        fields = {"input": weather, "tools": [{"type": "function", "strict": True, **function}], "tool_choice": "required",
+                  "parallel_tool_calls": False, "max_output_tokens": 200, **greedy}
+        item, = client.responses.create(**fields).output
+        tool_calls.check_arguments(item.arguments)
+        with client.responses.stream(**fields) as stream:
+            pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+            joined, = stream.get_final_response().output
+        equal((joined.type, joined.name, joined.arguments), ("function_call", "tides", item.arguments))
+        assert len(pieces) > 2 and "".join(pieces) == item.arguments, pieces
+    with report.check("anthropic: a message's call streams in pieces, also if it is cut off"):
+        fields = {"messages": weather, "tools": [{"name": "tides", "input_schema": tool_calls.SCHEMA}],
+                  "tool_choice": {"type": "tool", "name": "tides"}, "max_tokens": 200, "model": "with-calls",
+                  "extra_body": {"temperature": 0}}
+        block, = anthropic_client.messages.create(**fields).content
+        tool_calls.check_arguments(json.dumps(block.input))
+        for max_tokens, reason in ((200, "tool_use"), (40, "max_tokens")):
+            with anthropic_client.messages.stream(**{**fields, "max_tokens": max_tokens}) as stream:
+                pieces = [event.partial_json for event in stream if event.type == "input_json"]
+                message = stream.get_final_message()
+            joined, = message.content
+            equal((joined.type, joined.name, message.stop_reason), ("tool_use", "tides", reason))
+            assert len(pieces) > 2, pieces
+            if reason == "tool_use":
+                equal((joined.input, json.loads("".join(pieces))), (block.input, block.input))
+
+
 def check_small(client, server, report):
     with report.check("openai: models"):
         equal([model.id for model in client.models.list()], [MODEL])
@@ -397,6 +442,10 @@ def main():
             check_small(client, server, report)
             check_batches(client, report)
             check_anthropic(other, report)
+        calls = tool_calls.model_with(tool_calls.TEMPLATE, folder, "with-calls")
+        with service.Server(args.penstock, model=calls) as server:
+            check_calls(openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0, timeout=120),
+                        anthropic.Anthropic(base_url=server.url, api_key="x", max_retries=0, timeout=120), report)
         with service.Server(args.penstock, "--api-key", key) as server, report.check("both clients: keys"):
             openai.OpenAI(base_url=server.url + "/v1", api_key=key).models.list()
             raises(openai.AuthenticationError, 401, openai.OpenAI(base_url=server.url + "/v1", api_key="y").models.list)

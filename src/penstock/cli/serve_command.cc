@@ -1,13 +1,12 @@
-#include <algorithm>
 #include <cstdlib>
 
-#include "penstock/base/bytes.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
 #include "penstock/cli/job_plan.h"
 #include "penstock/cli/stop_signals.h"
+#include "penstock/job/format_cache.h"
 
 namespace penstock::cli {
 namespace {
@@ -30,12 +29,10 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   }
   server.api.sampling = flags.sampling;
   server.api.allows_cors = !server.http.cors_origin.empty();
-  // Bodies take a small part of the memory, but a long prompt must fit.
-  constexpr uint64_t kMaxBodies = 64 * kMiB, kUsualBodies = 16 * kMiB, kShare = 32;
-  server.http.max_bodies_bytes =
-      options.memory_bytes == 0 ? kUsualBodies : std::clamp<uint64_t>(options.memory_bytes / kShare, kMiB, kMaxBodies);
+  // Bodies take as small a part of the memory as formats, but a long prompt must fit.
+  server.api.max_format_bytes = FormatBytesOf(options.memory_bytes);
+  server.http.max_bodies_bytes = server.api.max_format_bytes;
   server.http.max_body_bytes = server.http.max_bodies_bytes;
-  server.api.max_format_bytes = server.http.max_bodies_bytes;
   server.api.max_logprob_bytes = 2 * server.http.max_bodies_bytes;
   options.live_view = true;
   options.caller_memory = [&](const ModelInfo& model) { return ServerMemory(server, model); };

@@ -2,10 +2,16 @@
 
 #include <algorithm>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 #include "penstock/grammar/constraint.h"
 
 namespace penstock {
+
+uint64_t FormatBytesOf(uint64_t budget_bytes) {
+  constexpr uint64_t kMost = 64 * kMiB, kUsual = 16 * kMiB, kShare = 32;
+  return budget_bytes == 0 ? kUsual : std::clamp<uint64_t>(budget_bytes / kShare, kMiB, kMost);
+}
 
 absl::StatusOr<std::shared_ptr<const Constraint>> FormatCache::Compile(const Engine& engine,
                                                                        const RequestFormat& format) {
@@ -15,7 +21,7 @@ absl::StatusOr<std::shared_ptr<const Constraint>> FormatCache::Compile(const Eng
     const auto found =
         std::ranges::find(kept_, format.format, [](const auto& kept) -> const OutputFormat& { return kept.first; });
     if (found != kept_.end()) return found->second;
-    if (!HasRoom()) {
+    if (!MakesRoom()) {
       return ResourceError("{}: the formats of requests under way take too much memory; try again", format.field);
     }
   }
@@ -30,6 +36,11 @@ absl::StatusOr<std::shared_ptr<const Constraint>> FormatCache::Compile(const Eng
 }
 
 bool FormatCache::HasRoom() {
+  const std::lock_guard lock(mutex_);
+  return MakesRoom();
+}
+
+bool FormatCache::MakesRoom() {
   if (LiveBytes() <= max_bytes_) return true;
   kept_.clear();
   return LiveBytes() <= max_bytes_;

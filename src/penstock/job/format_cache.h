@@ -14,6 +14,9 @@
 
 namespace penstock {
 
+// Returns the bytes that are set aside for formats: a small part of the budget (0: the default one).
+uint64_t FormatBytesOf(uint64_t budget_bytes);
+
 // Any thread may use it.
 class FormatCache {
  public:
@@ -22,10 +25,12 @@ class FormatCache {
 
   // kInput, naming the field, when the format cannot be compiled. kResources when others take too much memory.
   absl::StatusOr<std::shared_ptr<const Constraint>> Compile(const Engine& engine, const RequestFormat& format);
+  // Returns whether Compile() has room for a format. Forgets formats that no request has, if that helps.
+  bool HasRoom();
 
  private:
   // REQUIRES: mutex_ is held.
-  bool HasRoom();
+  bool MakesRoom();
   uint64_t LiveBytes() const;
 
   uint64_t max_bytes_;

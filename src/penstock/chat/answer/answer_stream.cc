@@ -165,6 +165,7 @@ class MarkStream : public AnswerStream {
       const bool may_call = has_tools_ && std::ranges::any_of(format_.starts, may_begin);
       if (may_call || std::ranges::any_of(plain_marks_, may_begin)) return false;
       if (behind_mark_) rest_.erase(0, rest_.size() - text.size());
+      rest_.insert(0, std::exchange(space_, {}));
       has_content_ = true;
     }
     if (!rest_.empty()) Add(Kind::kContent, std::exchange(rest_, {}));

@@ -87,16 +87,21 @@ std::string NamedTool(const json::object& choice) {
 }
 
 void ReadTools(FieldReader& fields, JobRequest& request) {
+  const json::value* choice = fields.Find("tool_choice");
+  const std::string_view word = choice != nullptr && choice->is_string() ? View(choice->get_string()) : "";
+  const bool is_free = choice == nullptr || word == "auto" || word == "none";
   const json::value* tools = fields.Find("tools");
-  if (tools == nullptr) return;
+  if (tools == nullptr || *tools == json::value(json::array())) {
+    if (!is_free)
+      fields.Fail("invalid_request", "tool_choice", "there are no tools to call; give tools or leave it out");
+    return;
+  }
   if (const std::optional<ChatFault> fault = CheckChatTools(*tools); fault.has_value()) return Refuse(fields, fault);
   const json::array& list = tools->get_array();
   request.rule.has_one_call = !fields.Bool("parallel_tool_calls").value_or(true);
-  const json::value* choice = fields.Find("tool_choice");
-  const std::string_view word = choice != nullptr && choice->is_string() ? View(choice->get_string()) : "";
-  if (word == "none" || list.empty()) return;
+  if (word == "none") return;
   request.chat.tools = *tools;
-  if (choice == nullptr || word == "auto") return;
+  if (is_free) return;
   request.rule.must_call = true;
   if (word == "required") return;
   const std::string name = choice->is_object() ? NamedTool(choice->get_object()) : "";
