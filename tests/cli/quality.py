@@ -21,6 +21,16 @@ CALIBRATION = (
     "fortune, who had been for many years in the habit of dining with the Colonel on Sundays. ") * 8
 
 
+def check_progress(penstock, text):
+    """A file gets the last line of the progress, and a line every ten seconds; a quiet command writes none."""
+    command = ("perplexity", "--model", program.DEMO_MODEL, "--text", text, "--context-length", 8)
+    lines = penstock.run(*command).stderr.splitlines()
+    found = [line for line in lines if "windows" in line]
+    num_windows = int(re.search(r" (\d+)/\1 windows, perplexity [0-9.]+, [0-9.]+ prompt tokens/s", found[-1])[1])
+    assert num_windows > 20 and len(found) < num_windows / 2, lines
+    assert penstock.run(*command, "--quiet").stderr == ""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--penstock", required=True)
@@ -100,7 +110,12 @@ def main():
         vocabulary["model"]["merges"] = []
         (other / "tokenizer.json").write_text(json.dumps(vocabulary), encoding="utf-8")
         assert "different tokenizers" in quality(other, code=4)
-        assert "budget" in quality(program.DEMO_MODEL, "--memory", "1MiB", code=6)
+
+        # Each model gets half of the budget, and the refusal names the whole of it.
+        refusal = quality(program.DEMO_MODEL, "--memory", "1MiB", code=6)
+        typed = re.search(r"with 2 models, the least budget is \d+ bytes \(give --memory (\S+) or more", refusal)[1]
+        assert quality(program.DEMO_MODEL, "--memory", typed)["same_best_token"] == 1
+        check_progress(penstock, text)
     print(f"mean divergences of int8, hqq4 and hqq3: {means[1:]}")
 
 

@@ -147,6 +147,7 @@ absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags);
 struct PerplexityFlags {
   ModelFlags model;
   std::string text_file;
+  bool quiet = false;
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
 
@@ -157,6 +158,7 @@ struct QualityFlags {
   std::string text_file;
   std::string requests_file;
   bool as_json = false;
+  bool quiet = false;
 };
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags);
 inline constexpr int64_t kQualityWindow = 512;  // default of its --context-length
@@ -167,6 +169,7 @@ struct CalibrateFlags {
   std::string text_file;
   std::string output_path;
   bool with_products = false;
+  bool quiet = false;
 };
 absl::StatusOr<int> CalibrateCommand(const CalibrateFlags& flags);
 
