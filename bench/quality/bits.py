@@ -3,7 +3,7 @@
 model on a text. Prints a table, and draws the divergence against the bits and against the speed.
 
     python3 bench/quality/bits.py --penstock build/release/src/penstock/cli/penstock --model models/penstock-demo \\
-        --calibration novels.txt --text book.txt --memory 8MiB --json bits.json --plot docs/bits.svg \\
+        --calibration novels.txt --text book.txt --memory 12MiB --json bits.json --plot docs/bits.svg \\
         [--gguf demo-Q2_K.gguf ...]
     python3 bench/quality/bits.py --from bits.json --plot docs/bits.svg
 
@@ -81,14 +81,34 @@ class Bench:
         for weights in FORMATS:
             pack(f"`--quantize {weights}`", "one format", "--quantize", weights)
         for bits in self.args.bits:
-            pack(f"`--bits {bits:g} --importance`", "bits and importance", "--bits", bits, "--importance", importance)
+            pack(f"`--bits {bits:g}`", "bits and importance", "--bits", bits, "--importance", importance)
         for path in self.args.gguf:
-            rows.append(self.measure(pathlib.Path(path).stem, "GGUF", path))
+            rows.append(self.measure(pathlib.Path(path).stem.rsplit("-", 1)[-1], "GGUF", path))
         return rows
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 440, 70, 20, 40, 50
 COLOURS = {"one format": "#c2410c", "bits and importance": "#1d4ed8", "GGUF": "#15803d"}
+
+
+class LabelPlaces:
+    """Puts labels beside their points, each where it covers the fewest points and earlier labels."""
+
+    def __init__(self, points):
+        self.boxes = [(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+
+    def text(self, label, x, y, colour):
+        width, places = 7 * len(label), []
+        for right in (True, False):
+            for base in (y - 5, y + 14, y + 4):
+                left = x + 7 if right else x - 7 - width
+                box = (left, base - 10, left + width, base + 2)
+                covered = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in self.boxes)
+                places.append((covered, len(places), base, right, box))
+        _, _, base, right, box = min(places)
+        self.boxes.append(box)
+        at = f'x="{x + 7:.1f}"' if right else f'x="{x - 7:.1f}" text-anchor="end"'
+        return f'<text {at} y="{base:.1f}" fill="{colour}">{label}</text>'
 
 
 def panel(rows, key, label, shift):
@@ -117,6 +137,7 @@ def panel(rows, key, label, shift):
         out.append(f'<line x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#eee"/>')
         out.append(f'<text x="{at}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick * step:g}</text>')
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{label}</text>')
+    place = LabelPlaces([(x(row[key]), y(row["divergence"])) for row in rows])
     for kind, colour in COLOURS.items():
         points = sorted((row["bits"], row[key], row["divergence"], row["name"]) for row in rows if row["kind"] == kind)
         if kind != "GGUF" and points:
@@ -126,7 +147,7 @@ def panel(rows, key, label, shift):
             out.append(f'<circle cx="{x(value):.1f}" cy="{y(divergence):.1f}" r="3.5" fill="{colour}"/>')
             short = name.strip("`").replace("--quantize ", "") if kind != "bits and importance" else f"{bits:.2g}"
             if kind != "bits and importance" or key != "bits":
-                out.append(f'<text x="{x(value) + 6:.1f}" y="{y(divergence) - 5:.1f}" fill="{colour}">{short}</text>')
+                out.append(place.text(short, x(value), y(divergence), colour))
     return [*out, "</g>"]
 
 

@@ -35,10 +35,10 @@ absl::StatusOr<EngineOptions> ParseEngineFlags(const std::vector<std::string>& w
 }
 
 absl::StatusOr<std::string> PlanJsonOf(const std::vector<std::string>& words) {
-  cli::DescribedFlags flags;
-  const auto add_flags = [&](CLI::App& app) { cli::AddDescribedFlags(app, flags, cli::ScheduleNames()); };
+  cli::PlanFlags flags;
+  const auto add_flags = [&](CLI::App& app) { cli::AddDescribedFlags(app, flags.described, cli::ScheduleNames()); };
   PENSTOCK_RETURN_IF_ERROR(Parse(words, add_flags));
-  return cli::PlanJson(flags);
+  return cli::PlanJson(flags.described);
 }
 
 int RunCommandLine(std::vector<std::string> arguments) {

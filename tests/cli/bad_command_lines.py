@@ -125,6 +125,7 @@ def flag_rows():
         yield "L2", f"--memory {value!r}", generating(f"--memory={value}", code=2, match="--memory.*unit, such as 512MiB")
     yield "L2", "more than the machine has", generating("--memory=900TiB", code=6, match="more than this machine .* has")
     yield "L2", "--memory 12", generating("--memory=12", code=2, match="is a number of bytes; write 12GiB, or 12%")
+    yield "L2", "--memory 1000", generating("--memory=1000", code=2, match="is a number of bytes; write 1000MiB$")
     for value in ("1048576", "1B", "1KiB", "1M", "1MiB", "1mib", "1mb", "1k", "2.1MiB"):
         yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6,
                                                     match=r"budget of .* is too small: .* least budget is \d+ bytes")
@@ -139,7 +140,10 @@ def flag_rows():
         num_bytes = box.least_memory(args)
         for unit in ("", "B"):
             box.run(args + [f"--memory={num_bytes}{unit}"])
-        box.run(args + [f"--memory={num_bytes - 1}B"], code=6)
+        refusal = box.run(args + [f"--memory={num_bytes - 1}B"], code=6).stderr.decode()
+        typed = re.search(r"give --memory (\S+) or more", refusal).group(1)
+        box.expect(len(typed) <= len("1023MiB"), f"{typed} is long to type")
+        box.run(args + [f"--memory={typed}"])
     yield "L2", "the least budget", least
 
 

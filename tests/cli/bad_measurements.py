@@ -198,6 +198,7 @@ def planning_rows():
         first = text.splitlines()[:3]
         box.expect(first[0].startswith("It runs") and "tokens per second" in first[1] and "limited by" in first[2],
                    f"the first lines: {first}")
+        box.expect("assumed" not in text, f"the workload is given: {text}")
         policy = box.output("policy.json")
         plan = json.loads(box.run(["plan", *model, "--json", "--output", policy]).stdout)
         best = plan["choices"][0]
@@ -208,6 +209,20 @@ def planning_rows():
         ratio = simulated["tokens_per_second"]["generation"] / best["predicted"]["generation_tokens_per_second"]
         box.expect(0.85 < ratio < 1.15, f"the simulation says {ratio} of the plan")
     yield "L12", "plan, and the simulation of its policy", plans
+
+    def assumes(box):  # what the command line does not say
+        plan = ["plan", "--model", box.model().path, "--hardware=none:dram=1GiB"]
+        text = box.run(plan).stdout.decode()
+        box.expect("No --workload is given" in text and "1000 requests" in text, text)
+        rows = text[text.index("other schedules"):text.index("what would help")].splitlines()[2:-1]
+        others = rows[0].split("  ")[-1].split(", ")
+        box.expect(len(rows) == 1 and sorted(others) == ["hybrid", "klotski", "zero", "zigzag"], f"not one row: {rows}")
+        text = box.run([*plan, "--workload=prompt=8,gen=4"]).stdout.decode()
+        box.expect("As many requests are assumed as are computed at once" in text, text)
+        text = box.run(["plan", *plan[1:3], "--hardware=rtx4090", "--workload=prompt=16,gen=4,requests=64"]).stdout.decode()
+        rows = text[text.index("other schedules"):].splitlines()[1:]
+        box.expect(any(" on the GPU" in row for row in rows) and all(len(row) <= 100 for row in rows), f"no table: {rows}")
+    yield "L12", "plan, without a workload", assumes
 
     def counts_the_job(box):  # so that a run of the workload has room for as many experts as its plan
         model = box.model().path

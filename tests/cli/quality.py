@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Proves that `quality` measures what quantising costs: nothing for the model itself, more with fewer bits, the numbers
-that `perplexity` and the log-probabilities give, and a refusal of models whose tokens differ."""
+that `perplexity` and the log-probabilities give, answers in a form and calls of tools, and a refusal of models whose tokens
+differ."""
 import argparse
 import json
 import pathlib
@@ -19,6 +20,56 @@ CALIBRATION = (
     "her cloak and her boots, took a lantern from the hall, and stepped out into the cold. Nobody saw her but the cat. "
     "The old king had three sons, of whom the youngest was thought to be a fool. Mr. Brown was a gentleman of good "
     "fortune, who had been for many years in the habit of dining with the Colonel on Sundays. ") * 8
+
+
+def check_progress(penstock, text):
+    """A file gets the last line of the progress, and a line every ten seconds; a quiet command writes none."""
+    command = ("perplexity", "--model", program.DEMO_MODEL, "--text", text, "--context-length", 8)
+    lines = penstock.run(*command).stderr.splitlines()
+    found = [line for line in lines if "windows" in line]
+    num_windows = int(re.search(r" (\d+)/\1 windows, perplexity [0-9.]+, [0-9.]+ prompt tokens/s", found[-1])[1])
+    assert num_windows > 20 and len(found) < num_windows / 2, lines
+    assert penstock.run(*command, "--quiet").stderr == ""
+
+
+TOOL_TEMPLATE = (
+    "{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>{% endfor %}For each function call return "
+    '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+    "{% for message in messages %}{{ message['content'] }}{% endfor %}")
+
+
+def check_tool_calls(quality, folder):
+    """An answer that calls a tool counts, another one does not. One token of this model is a whole call."""
+    model = folder / "calls"
+    shutil.copytree(program.DEMO_MODEL, model)
+    config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (model / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TOOL_TEMPLATE}), encoding="utf-8")
+    tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    longest = max(vocabulary, key=len)
+    token_id = vocabulary.pop(longest)
+    call = '<tool_call>\n{"name": "rain", "arguments": {"place": "Bergen"}}\n</tool_call>'
+    vocabulary[call.replace(" ", "\u0120").replace("\n", "\u010a")] = token_id
+    tokenizer["model"]["merges"] = []
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+
+    parameters = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+    other = {"type": "object", "properties": {"place": {"type": "integer"}}, "required": ["place"]}
+
+    def line(name, schema, **fields):
+        tool = {"type": "function", "function": {"name": "rain", "parameters": schema}}
+        return {"id": name, "messages": [{"role": "user", "content": "Rain in Bergen?"}], "tools": [tool],
+                "max_tokens": 1, **fields}
+
+    calls = {"logit_bias": {str(token_id): 100}}
+    requests = folder / "calls.jsonl"
+    for lines, num_valid in (([line("call", parameters, **calls)], 1),
+                             ([line("text", parameters), line("wrong arguments", other, **calls)], 0)):
+        requests.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        answers = quality(model, "--requests", requests, reference=model)
+        expected = {"requests": len(lines), "valid": num_valid, "valid_of_reference": num_valid}
+        assert answers["tool_calls"] == expected, (lines, answers)
+        assert answers["formatted_answers"] == {"requests": 0, "valid": 0, "valid_of_reference": 0}, answers
 
 
 def main():
@@ -94,13 +145,19 @@ def main():
             error = quality(program.DEMO_MODEL, "--requests", requests, code=4)
             assert message in error, (line, error)
 
+        check_tool_calls(quality, folder)
         other = folder / "other"
         shutil.copytree(program.DEMO_MODEL, other)
         vocabulary = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
         vocabulary["model"]["merges"] = []
         (other / "tokenizer.json").write_text(json.dumps(vocabulary), encoding="utf-8")
         assert "different tokenizers" in quality(other, code=4)
-        assert "budget" in quality(program.DEMO_MODEL, "--memory", "1MiB", code=6)
+
+        # Each model gets half of the budget, and the refusal names the whole of it.
+        refusal = quality(program.DEMO_MODEL, "--memory", "1MiB", code=6)
+        typed = re.search(r"with 2 models, the least budget is \d+ bytes \(give --memory (\S+) or more", refusal)[1]
+        assert quality(program.DEMO_MODEL, "--memory", typed)["same_best_token"] == 1
+        check_progress(penstock, text)
     print(f"mean divergences of int8, hqq4 and hqq3: {means[1:]}")
 
 

@@ -48,6 +48,13 @@ TEST(Progress, Line) {
   EXPECT_EQ(FormatProgress({.num_requests = 2, .max_expected = {.prompt = 20, .answer = 10}}, slower, 2, 4),
             "[------------------------] 0/2 requests, 2.5 tokens/s of 4.0 predicted, at most 6s left");
   EXPECT_EQ(FormatProgress({}, {}, 0), "[########################] 0/0 requests");
+  EngineStats scored;
+  scored.prompt_tokens = 512;
+  scored.prefill_s = 2;
+  const ProgressCounts windows{
+      .unit = "windows", .num_requests = 4, .num_done = 1, .finished = {.prompt = 512}, .result = "perplexity 55.1"};
+  EXPECT_EQ(FormatProgress(windows, scored, 4),
+            "[######------------------] 1/4 windows, perplexity 55.1, 128.0 prompt tokens/s, 12s left");
 }
 
 TEST(Progress, WritesSeldom) {

@@ -287,7 +287,10 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   AddModelFlags(*command, flags->model);
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock perplexity -m models/penstock-demo --text book.txt");
-  return {command, [flags] { return PerplexityCommand(*flags); }};
+  return {command, [flags, &log] {
+            flags->quiet = log.quiet;
+            return PerplexityCommand(*flags);
+          }};
 }
 
 Command AddQualityCommand(CLI::App& app, LogFlags& log) {
@@ -309,7 +312,10 @@ Command AddQualityCommand(CLI::App& app, LogFlags& log) {
   AddModelFlags(*command, flags->model);
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock quality -m demo-hqq3 --reference models/penstock-demo --text book.txt");
-  return {command, [flags] { return QualityCommand(*flags); }};
+  return {command, [flags, &log] {
+            flags->quiet = log.quiet;
+            return QualityCommand(*flags);
+          }};
 }
 
 Command AddCalibrateCommand(CLI::App& app, LogFlags& log) {
@@ -328,7 +334,10 @@ Command AddCalibrateCommand(CLI::App& app, LogFlags& log) {
   AddLogFlags(*command, log);
   SetExamples(*command,
               "penstock calibrate -m models/penstock-demo --text book.txt -o importance.safetensors --products");
-  return {command, [flags] { return CalibrateCommand(*flags); }};
+  return {command, [flags, &log] {
+            flags->quiet = log.quiet;
+            return CalibrateCommand(*flags);
+          }};
 }
 
 // The subcommand also takes the flags of penstock bench.

@@ -147,6 +147,7 @@ absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags);
 struct PerplexityFlags {
   ModelFlags model;
   std::string text_file;
+  bool quiet = false;
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
 
@@ -157,6 +158,7 @@ struct QualityFlags {
   std::string text_file;
   std::string requests_file;
   bool as_json = false;
+  bool quiet = false;
 };
 absl::StatusOr<int> QualityCommand(const QualityFlags& flags);
 inline constexpr int64_t kQualityWindow = 512;  // default of its --context-length
@@ -167,6 +169,7 @@ struct CalibrateFlags {
   std::string text_file;
   std::string output_path;
   bool with_products = false;
+  bool quiet = false;
 };
 absl::StatusOr<int> CalibrateCommand(const CalibrateFlags& flags);
 
@@ -207,7 +210,7 @@ struct DescribedFlags {
   ModelFlags model;
   ConfigFlags config;  // used instead of model.engine.model_dir
   std::string hardware = "auto";
-  std::string workload = "prompt=128,gen=32";
+  std::string workload = "prompt=128,gen=32";  // of plan: kPlanWorkload
   int64_t ranks = 1;
   std::string network;  // empty: the hardware's, if it has one
 };
@@ -219,8 +222,13 @@ struct ListFlags {
 std::string ListNames();  // "schedules, predictors, ..."
 absl::StatusOr<int> ListCommand(const ListFlags& flags);
 
+// The workload of a plan for which none is given. So many requests fill the batch of most machines.
+inline constexpr const char* kPlanWorkload = "prompt=128,gen=32,requests=1000";
+
 // penstock plan: predict whether and how fast a model runs, what limits it, and what would help.
 struct PlanFlags {
+  PlanFlags() { described.workload = kPlanWorkload; }
+
   DescribedFlags described;
   std::string policy_output_path;  // file for the chosen policy, to be used with --policy; empty: none
   std::string plot_path;           // plot of the roofline; empty: none

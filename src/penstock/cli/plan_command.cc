@@ -209,11 +209,33 @@ double Gain(const RunEstimate& estimate, const RunEstimate& base) {
   return estimate.generation_tokens_per_s() / base.generation_tokens_per_s() - 1;
 }
 
-// Compares a rate with the best policy's.
-std::string Compared(const RunEstimate& estimate, const RunEstimate& base, std::string_view what) {
+// Returns a line, broken at spaces where it has more than 100 columns. Words behind a break stand where those of `text`
+// begin.
+std::string Wrapped(std::string line, std::string_view text) {
+  constexpr size_t kColumns = 100;
+  const std::string indent = "\n" + std::string(line.size(), ' ');
+  size_t column = line.size();
+  for (const size_t begin = line.size(); !text.empty();) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const bool is_first = column == begin;
+    if (!is_first && column + 1 + end > kColumns) {
+      line += indent;
+      column = begin;
+    } else if (!is_first) {
+      line += ' ';
+      ++column;
+    }
+    line += text.substr(0, end);
+    column += end;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return line + "\n";
+}
+
+// Returns "+12 %": a rate compared with the best policy's.
+std::string Compared(const RunEstimate& estimate, const RunEstimate& base) {
   const double percent = 100 * Gain(estimate, base);
-  const std::string gain = std::abs(percent) < 1.5 ? "the same" : fmt::format("{:+.0f} %", percent);
-  return fmt::format("  {:>10.1f} tokens/s  {:>8}  {}\n", estimate.generation_tokens_per_s(), gain, what);
+  return std::abs(percent) < 1.5 ? "the same" : fmt::format("{:+.0f} %", percent);
 }
 
 std::string Duration(double seconds) {
@@ -303,10 +325,70 @@ std::string Memory(const PolicyChoice& best) {
   return text;
 }
 
-std::string Text(const Described& described, const std::vector<PolicyChoice>& choices,
+// Returns how a choice computes, without what has columns of its own.
+std::string OtherWords(const PolicyChoice& choice, bool has_gpu) {
+  const MemoryPlan& plan = choice.plan;
+  std::string words;
+  if (has_gpu) words += choice.options.device == "gpu" ? " on the GPU" : " on the CPU";
+  if (plan.micro_batch_size > 0 && plan.micro_batch_size < plan.batch_size) {
+    words += fmt::format(", micro-batches of {}", plan.micro_batch_size);
+  }
+  if (plan.shares_heads) words += ", attention divided by heads";
+  if (plan.device.holds_kv_cache) words += ", KV cache on the GPU";
+  return words;
+}
+
+// Returns a table of all choices but the best. Schedules with the same figures share a row.
+std::string OtherSchedules(const std::vector<PolicyChoice>& choices) {
+  struct Row {
+    std::string figures, words;
+    std::vector<std::string_view> schedules;
+  };
+  const bool has_gpu = std::ranges::any_of(choices, [](const PolicyChoice& c) { return c.options.device == "gpu"; });
+  std::vector<Row> rows;
+  for (size_t i = 1; i < choices.size(); ++i) {
+    const MemoryPlan& plan = choices[i].plan;
+    Row row{fmt::format("  {:>10.1f}  {:>8}  {:>5}  {:>18}  ", choices[i].estimate.generation_tokens_per_s(),
+                        Compared(choices[i].estimate, choices[0].estimate), plan.batch_size, plan.prefill_chunk),
+            OtherWords(choices[i], has_gpu),
+            {TraitsOf(plan.schedule).name}};
+    const auto same = std::ranges::find_if(
+        rows, [&](const Row& other) { return other.figures == row.figures && other.words == row.words; });
+    if (same == rows.end()) {
+      rows.push_back(std::move(row));
+    } else {
+      same->schedules.push_back(row.schedules[0]);
+    }
+  }
+  if (rows.empty()) return "";
+  std::string text = fmt::format(
+      "\nother schedules, compared with this plan (those far behind are rough)\n"
+      "  {:>10}  {:>8}  {:>5}  {:>18}  schedules\n",
+      "tokens/s", "", "N", "prompt tokens/step");
+  for (const Row& row : rows) {
+    text += Wrapped(row.figures, fmt::format("{}{}", fmt::join(row.schedules, ", "), row.words));
+  }
+  return text;
+}
+
+// Returns what the plan assumes of the workload; empty when the user said it.
+std::string Assumed(const Described& described, const std::string& workload) {
+  if (workload == kPlanWorkload) {
+    return fmt::format(
+        "No --workload is given, so this one is assumed: {}. "
+        "Numbers of your own change the plan.\n",
+        workload);
+  }
+  if (described.workload.num_requests == 0) {
+    return "As many requests are assumed as are computed at once; --workload ...,requests=N gives their number.\n";
+  }
+  return "";
+}
+
+std::string Text(const Described& described, const std::string& workload, const std::vector<PolicyChoice>& choices,
                  const std::vector<WhatIf>& whatifs) {
   const PolicyChoice& best = choices.front();
-  std::string text = Answers(described, best);
+  std::string text = Answers(described, best) + Assumed(described, workload);
   text += fmt::format("\npolicy\n  {}\n", PolicyWords(best));
   const std::optional<int64_t> hides =
       BatchThatHidesTransfers(best, described.model, described.hardware, described.workload);
@@ -315,13 +397,13 @@ std::string Text(const Described& described, const std::vector<PolicyChoice>& ch
   } else if (*hides > 0) {
     text += fmt::format("  computing hides the transfers of weights from about N = {} on\n", *hides);
   }
-  text += Rates(best.estimate) + Memory(best);
-  if (choices.size() > 1) text += "\nother schedules, compared with this plan (those far behind are rough)\n";
-  for (size_t i = 1; i < choices.size(); ++i) {
-    text += Compared(choices[i].estimate, best.estimate, PolicyWords(choices[i]));
-  }
+  text += Rates(best.estimate) + Memory(best) + OtherSchedules(choices);
   if (!whatifs.empty()) text += "\nwhat would help, each by itself\n";
-  for (const WhatIf& whatif : whatifs) text += Compared(whatif.estimate, best.estimate, whatif.change);
+  for (const WhatIf& whatif : whatifs) {
+    text += Wrapped(fmt::format("  {:>10.1f} tokens/s  {:>8}  ", whatif.estimate.generation_tokens_per_s(),
+                                Compared(whatif.estimate, best.estimate)),
+                    whatif.change);
+  }
   return text;
 }
 
@@ -418,7 +500,7 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(OutputFile plot, OutputFile::Open("--plot", flags.plot_path, model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(const Planned plan, MakePlan(flags.described));
   const std::string report = flags.as_json ? Json(plan.described, plan.choices, plan.whatifs)
-                                           : Text(plan.described, plan.choices, plan.whatifs);
+                                           : Text(plan.described, flags.described.workload, plan.choices, plan.whatifs);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, report, "stdout"));
   if (plot.is_wanted()) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::string drawing, Plot(plan.described, plan.best()));

@@ -79,7 +79,8 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
       counts.num_requests > 0 ? static_cast<double>(counts.num_done) / static_cast<double>(counts.num_requests) : 1.0;
   const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
   const std::string bar = fmt::format("[{}{}] ", std::string(filled, '#'), std::string(kBarWidth - filled, '-'));
-  std::string done = fmt::format("{}/{} requests", counts.num_done, counts.num_requests);
+  std::string done = fmt::format("{}/{} {}", counts.num_done, counts.num_requests, counts.unit);
+  if (!counts.result.empty()) done += ", " + counts.result;
   if (counts.num_failed > 0) done += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0 && elapsed_s > 0) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "penstock/engine.h"
 #include "penstock/job/stats.h"
@@ -16,14 +17,16 @@ struct TokenCounts {
 };
 
 struct ProgressCounts {
-  int64_t num_requests = 0;  // in the whole job
-  int64_t num_done = 0;      // including failed ones
+  std::string_view unit = "requests";  // what is counted: requests of a job, windows of a text
+  int64_t num_requests = 0;            // in the whole job
+  int64_t num_done = 0;                // including failed ones
   int64_t num_failed = 0;
   int64_t num_resumed = 0;              // done by an earlier run
   LabelCounts labels = {};              // also of earlier runs
   TokenCounts finished = {};            // of the requests that this run has answered
   TokenCounts max_expected = {};        // of an average request, from its text and max_tokens
   std::vector<Failures> failures = {};  // of this run
+  std::string result = {};              // what was found so far, such as "perplexity 55.1"; empty: nothing
 
   // Counts a failed request; the first one with its code is kept.
   void AddFailure(Failures one);

@@ -1,9 +1,34 @@
 #include "penstock/plan/budget.h"
 
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/cord.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
+namespace {
+
+// A status with a shortage: the letter of its tier, the least bytes, a space, the account.
+constexpr char kShortagePayload[] = "penstock/shortage";
+
+absl::Status TooSmallStatus(const BudgetShortage& shortage, std::string_view least) {
+  const bool is_host = shortage.tier == BudgetShortage::Tier::kHost;
+  absl::Status status = ResourceError(
+      "{}; {} is {} bytes (give {} {} or more, or a smaller --context-length or --batch-size)", shortage.account, least,
+      shortage.least_bytes, is_host ? "--memory" : "--gpu-memory", SizeToType(shortage.least_bytes));
+  status.SetPayload(kShortagePayload,
+                    absl::Cord(fmt::format("{}{} {}", is_host ? 'h' : 'd', shortage.least_bytes, shortage.account)));
+  return status;
+}
+
+std::string_view LeastWords(const BudgetShortage& shortage) {
+  return shortage.tier == BudgetShortage::Tier::kHost ? "the least budget" : "the least device memory";
+}
+
+}  // namespace
 
 std::string_view MemoryTagName(MemoryTag tag) {
   switch (tag) {
@@ -39,6 +64,38 @@ std::string TierBudget::Account() const {
                            FormatBytes(reserved_[i]));
   }
   return account.empty() ? "nothing" : account;
+}
+
+std::string SizeToType(uint64_t bytes) {
+  constexpr std::array<std::pair<double, const char*>, 4> kSizes = {
+      {{1ull << 40, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}}};
+  for (const auto& [unit, name] : kSizes) {
+    const double value = static_cast<double>(bytes) / unit;
+    if (value < 1) continue;
+    const int digits = value < 10 ? 2 : value < 100 ? 1 : 0;
+    const double scale = std::pow(10, digits);
+    for (double steps = std::ceil(value * scale);; ++steps) {
+      std::string size = fmt::format("{:.{}f}{}", steps / scale, digits, name);
+      const absl::StatusOr<uint64_t> parsed = ParseBytes(size);
+      if (!parsed.ok() || *parsed >= bytes) return size;
+    }
+  }
+  return fmt::format("{}B", bytes);
+}
+
+absl::Status TooSmall(const BudgetShortage& shortage) { return TooSmallStatus(shortage, LeastWords(shortage)); }
+
+absl::Status TooSmallForParts(const absl::Status& status, int num_parts) {
+  const auto payload = status.GetPayload(kShortagePayload);
+  if (!payload.has_value()) return status;
+  const std::string text(*payload);
+  const size_t space = text.find(' ');
+  const BudgetShortage whole{
+      .tier = text[0] == 'h' ? BudgetShortage::Tier::kHost : BudgetShortage::Tier::kDevice,
+      .least_bytes = static_cast<uint64_t>(num_parts) * std::stoull(text.substr(1, space - 1)),
+      .account = text.substr(space + 1),
+  };
+  return TooSmallStatus(whole, fmt::format("with {} models, {}", num_parts, LeastWords(whole)));
 }
 
 }  // namespace penstock

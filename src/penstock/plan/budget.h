@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,5 +35,23 @@ class TierBudget {
   uint64_t capacity_;
   std::array<uint64_t, kNumMemoryTags> reserved_ = {};
 };
+
+// Returns the shortest size that --memory takes and that is not less than `bytes`, to three digits: "16.7MiB".
+std::string SizeToType(uint64_t bytes);
+
+// Why the smallest plan does not fit a budget.
+struct BudgetShortage {
+  enum class Tier : uint8_t { kHost, kDevice };
+  Tier tier = Tier::kHost;
+  uint64_t least_bytes = 0;
+  std::string account;  // "the memory budget of 1 MiB is too small: dense weights 3.1 MiB + ... = 9 MiB"
+};
+
+// Returns kResources with the account, the least budget, and the flag that gives it.
+absl::Status TooSmall(const BudgetShortage& shortage);
+
+// Returns the error of one of `num_parts` engines that share the budget equally: it names the whole budget. Another
+// error stays as it is.
+absl::Status TooSmallForParts(const absl::Status& status, int num_parts);
 
 }  // namespace penstock

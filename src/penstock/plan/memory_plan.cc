@@ -220,14 +220,14 @@ absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& m
   const uint64_t slots_bytes = static_cast<uint64_t>(num_slots) * in.slot_bytes;
   const uint64_t required = device.fixed_bytes + device.dense_bytes + kv_bytes + activation_bytes + slots_bytes;
   if (required > device.budget_bytes) {
-    return ResourceError(
-        "the device memory of {} is too small: buffers {} + dense weights {} + KV {} + activations {} + {} expert "
-        "slots "
-        "{} = {}; the least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or "
-        "--batch-size)",
-        FormatBytes(device.budget_bytes), FormatBytes(device.fixed_bytes), FormatBytes(device.dense_bytes),
-        FormatBytes(kv_bytes), FormatBytes(activation_bytes), num_slots, FormatBytes(slots_bytes),
-        FormatBytes(required), required);
+    return TooSmall(
+        {.tier = BudgetShortage::Tier::kDevice,
+         .least_bytes = required,
+         .account = fmt::format("the device memory of {} is too small: buffers {} + dense weights {} + KV {} + "
+                                "activations {} + {} expert slots {} = {}",
+                                FormatBytes(device.budget_bytes), FormatBytes(device.fixed_bytes),
+                                FormatBytes(device.dense_bytes), FormatBytes(kv_bytes), FormatBytes(activation_bytes),
+                                num_slots, FormatBytes(slots_bytes), FormatBytes(required))});
   }
   // A batch size that was asked for takes precedence over experts that are pinned on the device.
   const uint64_t left = device.budget_bytes - required;
@@ -326,13 +326,14 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const uint64_t slots_min = static_cast<uint64_t>(min_slots) * in.slot_bytes;
   const uint64_t required = in.fixed_bytes + texts_min + in.dense_bytes + host_kv_min + activations_min + slots_min;
   if (required > in.budget_bytes) {
-    return ResourceError(
-        "the memory budget of {} is too small: tokenizer, tables and requests {} + dense weights {} + KV cache for one "
-        "sequence of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more "
-        "--memory, or a smaller --context-length or --batch-size)",
-        FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_min), FormatBytes(in.dense_bytes),
-        in.context_length, FormatBytes(host_kv_min), FormatBytes(activations_min), min_slots, FormatBytes(slots_min),
-        FormatBytes(required), required);
+    return TooSmall({.least_bytes = required,
+                     .account = fmt::format(
+                         "the memory budget of {} is too small: tokenizer, tables and requests {} + dense "
+                         "weights {} + KV cache for one sequence of {} tokens {} + activations {} + {} expert "
+                         "slots {} = {}",
+                         FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_min),
+                         FormatBytes(in.dense_bytes), in.context_length, FormatBytes(host_kv_min),
+                         FormatBytes(activations_min), min_slots, FormatBytes(slots_min), FormatBytes(required))});
   }
   const uint64_t left = in.budget_bytes - required;
   PassShares shares{.host_bytes = host_kv_min + positions_min + places_min +

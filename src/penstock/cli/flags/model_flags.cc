@@ -40,7 +40,9 @@ absl::Status ReadBudget(const char* flag, const std::string& text, uint64_t& byt
   bytes = *size;
   const bool has_unit = text.find_first_not_of("0123456789") != std::string::npos;
   if (bytes < kMiB && !has_unit) {
-    return UsageError("{} {}: this is a number of bytes; write {}GiB, or {}% of what there is", flag, text, text, text);
+    const std::string or_share = bytes <= 100 ? fmt::format(", or {}% of what there is", text) : "";
+    return UsageError("{} {}: this is a number of bytes; write {}{}{}", flag, text, text, bytes <= 100 ? "GiB" : "MiB",
+                      or_share);
   }
   return absl::OkStatus();
 }

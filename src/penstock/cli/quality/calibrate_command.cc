@@ -12,6 +12,7 @@
 #include "penstock/checkpoint/importance.h"
 #include "penstock/cli/commands.h"
 #include "penstock/cli/quality/text_file.h"
+#include "penstock/cli/quality/window_progress.h"
 #include "penstock/engine/instrumented_engine.h"
 #include "penstock/measure/importance_collector.h"
 #include "penstock/plan/loaded_model.h"
@@ -64,10 +65,13 @@ absl::StatusOr<int> CalibrateCommand(const CalibrateFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, engine->Tokenize(text));
   if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);
   const auto window = static_cast<size_t>(engine->model().context_length);
-  for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
-    const auto part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
-    PENSTOCK_RETURN_IF_ERROR(engine->ScoreTokens(part).status());
-    LogInfo("{} of {} tokens", begin + part.size(), ids.size());
+  {
+    WindowProgress progress(flags.quiet, ids.size(), window);
+    for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
+      const auto part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
+      PENSTOCK_RETURN_IF_ERROR(engine->ScoreTokens(part).status());
+      progress.Add(part.size(), engine->stats(), "");
+    }
   }
   const std::map<std::string, SiteStatistics> sites = collector->Take();
   int64_t num_experts = 0, num_rare = 0;

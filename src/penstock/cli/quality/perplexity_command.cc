@@ -8,9 +8,9 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
-#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/cli/quality/text_file.h"
+#include "penstock/cli/quality/window_progress.h"
 
 namespace penstock::cli {
 
@@ -29,14 +29,16 @@ absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   const size_t window = static_cast<size_t>(engine->model().context_length);
   double sum = 0;
   int64_t num_scored = 0;
-  for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
-    const auto part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
-    if (part.size() < 2) break;
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> logprobs, engine->ScoreTokens(part));
-    for (const double logprob : logprobs) sum += logprob;
-    num_scored += static_cast<int64_t>(logprobs.size());
-    LogInfo("{} of {} tokens: perplexity {:.4f}", begin + part.size(), ids.size(),
-            std::exp(-sum / static_cast<double>(num_scored)));
+  {
+    WindowProgress progress(flags.quiet, ids.size(), window);
+    for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
+      const auto part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> logprobs, engine->ScoreTokens(part));
+      for (const double logprob : logprobs) sum += logprob;
+      num_scored += static_cast<int64_t>(logprobs.size());
+      progress.Add(part.size(), engine->stats(),
+                   fmt::format("perplexity {:.4f}", std::exp(-sum / static_cast<double>(num_scored))));
+    }
   }
   const double mean = -sum / static_cast<double>(num_scored);
   const EngineStats& stats = engine->stats();

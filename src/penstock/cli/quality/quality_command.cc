@@ -14,12 +14,13 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
-#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/quality/checked_requests.h"
 #include "penstock/cli/quality/text_file.h"
+#include "penstock/cli/quality/window_progress.h"
 #include "penstock/engine/instrumented_engine.h"
+#include "penstock/plan/budget.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
 
@@ -126,7 +127,7 @@ absl::StatusOr<ObservedEngine> OpenHalf(EngineOptions options, const std::string
   EngineHooks hooks;
   hooks.observer = observed.layers.get();
   absl::StatusOr<std::unique_ptr<InstrumentedEngine>> engine = OpenInstrumentedEngine(options, hooks);
-  if (!engine.ok()) return Annotate(engine.status(), Printable(model_dir));
+  if (!engine.ok()) return Annotate(TooSmallForParts(engine.status(), 2), Printable(model_dir));
   observed.engine = *std::move(engine);
   return observed;
 }
@@ -150,7 +151,8 @@ void AddLayers(LayerRecorder& reference, LayerRecorder& model, std::vector<Layer
 }
 
 absl::Status Compare(ObservedEngine& reference, ObservedEngine& model, std::span<const TokenId> ids, int64_t window,
-                     Comparison& comparison) {
+                     bool quiet, Comparison& comparison) {
+  WindowProgress progress(quiet, ids.size(), static_cast<size_t>(window));
   const auto vocab_size = static_cast<size_t>(model.engine->model().vocab_size);
   for (size_t begin = 0; begin + 1 < ids.size(); begin += static_cast<size_t>(window)) {
     const auto part = ids.subspan(begin, std::min(static_cast<size_t>(window), ids.size() - begin));
@@ -166,8 +168,9 @@ absl::Status Compare(ObservedEngine& reference, ObservedEngine& model, std::span
                std::span(found).subspan(i * vocab_size, vocab_size), part[i + 1], comparison);
     }
     const auto& all = comparison.divergences;
-    LogInfo("{} of {} tokens: KL divergence {:.5f}", begin + part.size(), ids.size(),
-            std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size()));
+    progress.Add(part.size(), model.engine->stats(),
+                 fmt::format("KL divergence {:.5f}",
+                             std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size())));
   }
   return absl::OkStatus();
 }
@@ -265,7 +268,7 @@ absl::StatusOr<int> QualityCommand(const QualityFlags& flags) {
   }
   if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);
   Comparison comparison;
-  PENSTOCK_RETURN_IF_ERROR(Compare(reference, model, ids, window, comparison));
+  PENSTOCK_RETURN_IF_ERROR(Compare(reference, model, ids, window, flags.quiet, comparison));
   if (job.has_value()) {
     reference.layers->Stop();
     model.layers->Stop();
