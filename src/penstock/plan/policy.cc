@@ -1,7 +1,6 @@
 #include "penstock/plan/policy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "penstock/base/choices.h"
@@ -102,15 +101,12 @@ absl::Status CheckCorrelation(const EngineOptions& options, ScheduleKind kind, E
 }
 
 // Returns whether the steps of a job choose few enough experts that a cache of highly rated ones reads less than a
-// pinned share (docs/decisions/streaming.md): b sequences choose E * (1 - (1 - k / E)^b) of a layer's E experts, if all
-// are equally likely. With a device this was measured for one sequence alone. Returns false for jobs that only score
-// prompts, which choose all experts, and for jobs with a correlation table, which is meant for Klotski.
+// pinned share (docs/decisions/streaming.md). With a device this was measured for one sequence alone. Returns false for
+// jobs that only score prompts, which choose all experts, and for jobs with a correlation table, which is meant for
+// Klotski.
 bool ChoosesFewExperts(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
                        int64_t num_slots, bool has_device) {
-  constexpr double kMaxShare = 0.75;
-  const double share = static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts);
-  const double chosen_share = 1 - std::pow(1 - share, static_cast<double>(plan.batch_size));
-  return options.decodes && chosen_share <= kMaxShare && (plan.batch_size == 1 || !has_device) &&
+  return options.decodes && RowsChooseFew(config, plan.batch_size) && (plan.batch_size == 1 || !has_device) &&
          num_slots >= config.num_moe_layers() &&  // each layer keeps one
          (options.policy.correlation_table + options.correlation_path).empty();
 }

@@ -1,6 +1,7 @@
 #include "penstock/schedule/schedule.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/checked.h"
@@ -34,6 +35,12 @@ bool NeedsGates(const ScheduleOptions& options) {
 }
 bool NeedsScores(const ScheduleOptions& options) {
   return TraitsOf(options.kind).fetches_by_predictor && TraitsOf(options.predictor).needs_scores;
+}
+
+bool RowsChooseFew(const ModelConfig& config, int64_t num_rows) {
+  constexpr double kMaxShare = 0.75;
+  const double share = static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts);
+  return 1 - std::pow(1 - share, static_cast<double>(num_rows)) <= kMaxShare;
 }
 
 ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options) {

@@ -73,6 +73,10 @@ const ScheduleTraits& TraitsOf(ScheduleKind kind);
 bool NeedsGates(const ScheduleOptions& options);
 bool NeedsScores(const ScheduleOptions& options);
 
+// Returns whether so many rows are expected to choose at most three quarters of a layer's experts. If all experts are
+// equally likely, b rows choose E * (1 - (1 - k / E)^b) of E experts.
+bool RowsChooseFew(const ModelConfig& config, int64_t num_rows);
+
 // Returns the experts that a device should hold before the first step. The fixed mapping consists of whole layers, as
 // in KTransformers.
 ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options);
