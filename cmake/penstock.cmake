@@ -14,13 +14,6 @@ target_compile_options(penstock_flags INTERFACE
   $<$<NOT:$<CONFIG:Debug>>:$<BUILD_INTERFACE:-fPIC;-fvisibility=hidden>>
   $<$<BOOL:${PENSTOCK_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
 target_compile_features(penstock_flags INTERFACE cxx_std_20)
-# GCC and Clang tell code in different ways which sanitizer is on.
-foreach(SANITIZER address thread)
-  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=${SANITIZER}" OR CMAKE_CXX_FLAGS MATCHES "-fsanitize=.*,${SANITIZER}")
-    string(TOUPPER ${SANITIZER} NAME)
-    target_compile_definitions(penstock_flags INTERFACE $<BUILD_INTERFACE:PENSTOCK_${NAME}_SANITIZER>)
-  endif()
-endforeach()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # ccache needs the first. With the second, GCC collects its own garbage less often.
   target_compile_options(penstock_flags INTERFACE

@@ -2,9 +2,9 @@
 # Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
 #
 # Usage: scripts/install-deps.sh [--check | --all]
-#   --check  also installs what `make check` needs: clang with its sanitizers, clang-format, clang-tidy, lld, Python's venv
-#            and headers, a cross compiler and an emulator for the test of the NEON kernels (about 700 MB more)
-#   --all    also installs these, and Chromium for the test of the server's page (about 500 MB more)
+#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, lld, Python's venv and headers, and a
+#            cross compiler and an emulator for the test of the NEON kernels (about 700 MB more)
+#   --all    also installs these, the fuzzers' runtime, and Chromium for the test of the server's page (about 500 MB more)
 #
 # Runs as root or through sudo. If nothing is missing, it says so and does nothing.
 set -eu
@@ -14,9 +14,9 @@ libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev lib
 libxxhash-dev libutf8proc-dev libcereal-dev"
 ranks="libopenmpi-dev openmpi-bin"
 tests="libboost-context1.81-dev libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
-check="clang-14 clang libclang-rt-14-dev clang-format clang-tidy lld python3-venv python3-dev"
+check="clang-14 clang clang-format clang-tidy lld python3-venv python3-dev"
 [ "$(uname -m)" = aarch64 ] || check="$check g++-aarch64-linux-gnu qemu-user-static"
-all="chromium"
+all="libclang-rt-14-dev chromium"
 
 say() { printf 'install-deps: %s\n' "$*"; }
 fail() {

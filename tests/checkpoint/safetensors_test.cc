@@ -264,7 +264,7 @@ TEST(ParseSafetensorsHeader, MillionsOfTensorsTakeBoundedTime) {
     EXPECT_GT(tensors->size(), min_tensors);
     return seconds;
   };
-#ifdef PENSTOCK_ADDRESS_SANITIZER
+#ifdef __SANITIZE_ADDRESS__
   constexpr uint64_t kBytes = kMaxSafetensorsHeaderBytes / 4;
 #else
   constexpr uint64_t kBytes = kMaxSafetensorsHeaderBytes;  // as long as the format allows

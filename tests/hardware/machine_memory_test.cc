@@ -38,7 +38,7 @@ TEST(MachineMemory, IsNoMoreThanTheCgroupAllows) {
   EXPECT_EQ(ReadMachineMemory(root.path()).available_bytes, 60'000'000u);
 }
 
-#ifndef PENSTOCK_ADDRESS_SANITIZER  // whose shadow is larger than the limit
+#ifndef __SANITIZE_ADDRESS__  // whose shadow is larger than the limit
 TEST(MachineMemory, IsNoMoreThanTheResourceLimitLeaves) {
   const pid_t child = ::fork();
   if (child == 0) {

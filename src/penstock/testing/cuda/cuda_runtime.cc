@@ -14,7 +14,7 @@
 
 #include "cuda_runtime_api.h"
 
-#ifdef PENSTOCK_ADDRESS_SANITIZER
+#ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -66,12 +66,12 @@ bool IsIn(const std::map<const std::byte*, size_t>& ranges, const void* data, si
 }
 
 void Poison([[maybe_unused]] void* data, [[maybe_unused]] size_t size) {
-#ifdef PENSTOCK_ADDRESS_SANITIZER
+#ifdef __SANITIZE_ADDRESS__
   ASAN_POISON_MEMORY_REGION(data, size);
 #endif
 }
 void Unpoison([[maybe_unused]] void* data, [[maybe_unused]] size_t size) {
-#ifdef PENSTOCK_ADDRESS_SANITIZER
+#ifdef __SANITIZE_ADDRESS__
   ASAN_UNPOISON_MEMORY_REGION(data, size);
 #endif
 }
