@@ -58,7 +58,7 @@ class PagedKv {
     std::memset(memory_.data(), 0xFF, memory_.size() * sizeof(CacheLine));
     for (int64_t pos = 0; pos < c.end_pos(); ++pos) {
       if (pos % kKvPageTokens == 0) {
-        std::byte* page = memory_[0].bytes + pos / kKvPageTokens * 2 * block_bytes_;
+        std::byte* page = reinterpret_cast<std::byte*>(memory_.data()) + pos / kKvPageTokens * 2 * block_bytes_;
         const int64_t first_pos = c.window > 0 ? c.pos + 1 - c.window : c.first;
         pages_.push_back(pos + kKvPageTokens <= first_pos ? nullptr : page);
       }

@@ -71,7 +71,7 @@ inline json::object SpaceMark() {
             {"fuse_unk", true},
             {"byte_fallback", true},
             {"vocab", vocab},
-            {"merges", json::array{json::array{"\u2581", "a"}}}}}};
+            {"merges", json::array(1, json::array{"\u2581", "a"})}}}};
 }
 
 }  // namespace penstock::testing_tokenizers
