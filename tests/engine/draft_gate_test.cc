@@ -68,13 +68,21 @@ TEST(DraftGate, DraftsThatLoseCostNextToNothing) {
   }
 }
 
+TEST(DraftGate, ShortJobsWithFewRightGuessesHaveNoTrial) {
+  EXPECT_EQ(MeanSpeedup({{.num_steps = 128, .gain = 0.3, .share_right = 0.2}}), 1);
+  EXPECT_GT(MeanSpeedup({{.num_steps = 128, .gain = 1.5, .share_right = 0.6}}), 1.3);
+}
+
 TEST(DraftGate, MostOfTheGainIsKept) {
   for (const double gain : {1.25, 1.5, 2.0, 3.0}) {
     for (const double scatter : {0.02, 0.2, 0.4}) {
       const double least = 1 + 0.9 * (gain - 1);
-      EXPECT_GT(MeanSpeedup({{.gain = gain, .scatter = scatter}}), least) << gain << ", " << scatter;
-      EXPECT_GT(MeanSpeedup({{.gain = gain, .scatter = scatter, .slowdown = 4}}), least) << gain << ", " << scatter;
-      EXPECT_GT(MeanSpeedup({{.gain = gain, .scatter = scatter, .slowdown = 0.25}}), least) << gain << ", " << scatter;
+      EXPECT_GT(MeanSpeedup({{.gain = gain, .scatter = scatter, .share_right = 0.6}}), least)
+          << gain << ", " << scatter;
+      EXPECT_GT(MeanSpeedup({{.gain = gain, .scatter = scatter, .slowdown = 4, .share_right = 0.6}}), least)
+          << gain << ", " << scatter;
+      EXPECT_GT(MeanSpeedup({{.gain = gain, .scatter = scatter, .slowdown = 0.25, .share_right = 0.6}}), least)
+          << gain << ", " << scatter;
     }
   }
 }
@@ -92,12 +100,13 @@ TEST(DraftGate, WorkThatChangesIsMeasuredAgain) {
 
 TEST(DraftGate, TrialsAlternateAndDraftsThatDoNotMatterGoOn) {
   DraftGate gate;
+  gate.Add(8, 1, 0.5);  // begins a trial
   std::vector<bool> forms;
   for (int step = 0; step < 200; ++step) {
     forms.push_back(gate.is_open());
     EXPECT_TRUE(gate.is_trial());
     EXPECT_FALSE(gate.pays());
-    gate.Add(8, 1, 0);
+    gate.Add(8, 1, 0.5);
   }
   EXPECT_FALSE(forms.front());
   EXPECT_EQ(std::ranges::count(forms, true), 100);
@@ -105,7 +114,8 @@ TEST(DraftGate, TrialsAlternateAndDraftsThatDoNotMatterGoOn) {
 
 TEST(DraftGate, StepsWithoutTokensSayNothing) {
   DraftGate gate;
-  for (int step = 0; step < 100; ++step) gate.Add(0, 1, 0);
+  gate.Add(8, 1, 0.5);
+  for (int step = 0; step < 100; ++step) gate.Add(0, 1, 0.5);
   EXPECT_TRUE(gate.is_trial());
   EXPECT_FALSE(gate.is_open());
 }

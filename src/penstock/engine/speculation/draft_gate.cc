@@ -23,7 +23,7 @@ constexpr double kOpens = 0.02, kKeeps = 0.005, kCloses = -0.01;
 constexpr double kErrorsToOpen = 2, kErrorsToClose = 1;
 // The loss of a trial, as a share of the pause behind it.
 constexpr double kTrialShare = 0.01;
-constexpr int64_t kFirstPause = 256, kLongestPause = 8192;  // steps
+constexpr int64_t kLongestPause = 8192;  // steps
 // The work has changed if the share of right guesses has: a gate that closed tries again when it rises by so much, and
 // an open one when it falls.
 constexpr double kOtherShare = 0.2;

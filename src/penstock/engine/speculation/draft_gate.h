@@ -10,6 +10,9 @@
 //     Each such pause is also at least twice as long as the one before. A pause ends early if guesses have become
 //     right much more often.
 // A trial of drafts that neither pay nor lose goes on. That costs nothing.
+//
+// A new gate is closed. Its first trial begins when many guesses are right, or after a pause: a short job has no time
+// to make good the loss of a trial.
 #pragma once
 
 #include <cstdint>
@@ -51,13 +54,15 @@ class DraftGate {
   // Changes the phase if the steps so far say so.
   void Judge(double share_right);
 
-  Phase phase_ = Phase::kTrial;
+  static constexpr int64_t kFirstPause = 256;  // steps
+
+  Phase phase_ = Phase::kClosed;
   int64_t block_ = 0, step_of_block_ = 0;
   Form with_, without_;
   // The rest of the pause, and the least length of its successor.
   double pause_s_ = 0;
-  int64_t pause_steps_ = 0, next_pause_steps_ = 0;
-  double share_right_ = 0;  // when the gate opened or closed
+  int64_t pause_steps_ = kFirstPause, next_pause_steps_ = 0;
+  double share_right_ = 0.2;  // when the gate opened or closed; at first, a share that seldom pays
 };
 
 }  // namespace penstock
