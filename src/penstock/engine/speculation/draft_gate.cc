@@ -23,7 +23,7 @@ constexpr double kOpens = 0.02, kKeeps = 0.005, kCloses = -0.01;
 constexpr double kErrorsToOpen = 2, kErrorsToClose = 1;
 // The loss of a trial, as a share of the pause behind it.
 constexpr double kTrialShare = 0.01;
-constexpr int64_t kLongestPause = 8192;  // steps
+constexpr int64_t kLeastPause = 256, kLongestPause = 8192;  // steps
 // The work has changed if the share of right guesses has: a gate that closed tries again when it rises by so much, and
 // an open one when it falls.
 constexpr double kOtherShare = 0.2;
@@ -60,7 +60,7 @@ void DraftGate::Close(double share_right) {
   phase_ = Phase::kClosed;
   share_right_ = share_right;
   pause_s_ = (with_.seconds - with_.tokens * without_.seconds_per_token()) / kTrialShare;
-  pause_steps_ = std::max(kFirstPause, next_pause_steps_);
+  pause_steps_ = std::max(kLeastPause, next_pause_steps_);
   next_pause_steps_ = std::min(kLongestPause, 2 * pause_steps_);
 }
 

@@ -54,14 +54,12 @@ class DraftGate {
   // Changes the phase if the steps so far say so.
   void Judge(double share_right);
 
-  static constexpr int64_t kFirstPause = 256;  // steps
-
   Phase phase_ = Phase::kClosed;
   int64_t block_ = 0, step_of_block_ = 0;
   Form with_, without_;
   // The rest of the pause, and the least length of its successor.
   double pause_s_ = 0;
-  int64_t pause_steps_ = kFirstPause, next_pause_steps_ = 0;
+  int64_t pause_steps_ = 1024, next_pause_steps_ = 0;
   double share_right_ = 0.2;  // when the gate opened or closed; at first, a share that seldom pays
 };
 
