@@ -4,7 +4,6 @@
 // tokens.
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -42,10 +41,6 @@ Chat NewChat() {
   return Chat(std::move(parts));
 }
 
-void Add(std::vector<AnswerDelta> deltas, ChatAnswer& answer) {
-  for (AnswerDelta& delta : deltas) AddDelta(std::move(delta), answer);
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -63,11 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PENSTOCK_CHECK(testing_answers::HasGoodArguments(model.format, whole));
 
   const auto stream = NewAnswerStream(model.format, start, *chat, {}, *model.tokenizer);
-  StreamDecoder decoder(*model.tokenizer);
-  ChatAnswer joined;
-  for (const TokenId id : ids) Add(stream->Push(std::span(&id, 1), decoder.Push(id)), joined);
-  Add(stream->Push({}, decoder.Finish()), joined);
-  Add(stream->Finish(), joined);
+  const ChatAnswer joined = testing_answers::ReadTokenByToken(*stream, ids, *model.tokenizer);
   PENSTOCK_CHECK(joined.content == whole.content && joined.reasoning == whole.reasoning);
   PENSTOCK_CHECK(joined.tool_calls.size() == whole.tool_calls.size());
   for (size_t i = 0; i < whole.tool_calls.size(); ++i) {

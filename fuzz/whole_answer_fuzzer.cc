@@ -45,7 +45,7 @@ const Model& ModelAt(size_t idx) {
 
 struct Input {
   uint8_t family = 0, start = 0, rule = 0, kind = 0;
-  std::string schema, text, choices;
+  std::string schema = {}, text = {}, choices = {};
 };
 
 Input InputOf(const uint8_t* data, size_t size) {
@@ -122,10 +122,6 @@ bool ContentFollows(const Model& model, const OutputFormat& format, const ChatAn
   return false;
 }
 
-void Add(std::vector<AnswerDelta> deltas, ChatAnswer& answer) {
-  for (AnswerDelta& delta : deltas) AddDelta(std::move(delta), answer);
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -157,11 +153,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (has_content) PENSTOCK_CHECK(ContentFollows(model, *rule.content, answer, text));
 
   const auto stream = NewAnswerStream(model.format, start, chat, rule, *model.tokenizer);
-  StreamDecoder decoder(*model.tokenizer);
-  ChatAnswer joined;
-  for (const TokenId id : ids) Add(stream->Push(std::span(&id, 1), decoder.Push(id)), joined);
-  Add(stream->Push({}, decoder.Finish()), joined);
-  Add(stream->Finish(), joined);
+  const ChatAnswer joined = testing_answers::ReadTokenByToken(*stream, ids, *model.tokenizer);
   PENSTOCK_CHECK(joined.content == answer.content && joined.reasoning == answer.reasoning);
   PENSTOCK_CHECK(joined.tool_calls.size() == answer.tool_calls.size());
   for (size_t i = 0; i < joined.tool_calls.size(); ++i) {

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/check.h"
 #include "penstock/base/json.h"
 #include "penstock/base/text.h"
 #include "penstock/chat/answer/answer_format.h"
+#include "penstock/chat/answer/answer_stream.h"
 #include "penstock/chat_answer.h"
 #include "penstock/tokenizer/tokenizer.h"
 #include "tests/tokenizer/small_tokenizers.h"
@@ -41,6 +44,19 @@ inline constexpr std::string_view kTools = R"([
     "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
     "more": {"type": "object"}, "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}},
   {"type": "function", "function": {"name": "now"}}])";
+
+// Returns an answer that comes token by token.
+inline ChatAnswer ReadTokenByToken(AnswerStream& stream, std::span<const TokenId> ids, const Tokenizer& tokenizer) {
+  ChatAnswer answer;
+  const auto add = [&](std::vector<AnswerDelta> deltas) {
+    for (AnswerDelta& delta : deltas) AddDelta(std::move(delta), answer);
+  };
+  StreamDecoder decoder(tokenizer);
+  for (const TokenId& id : ids) add(stream.Push(std::span(&id, 1), decoder.Push(id)));
+  add(stream.Push({}, decoder.Finish()));
+  add(stream.Finish());
+  return answer;
+}
 
 // Returns whether the arguments of all calls are what readers promise: valid JSON in notations that are not JSON, but
 // for the last call, which the answer's end may cut off. JSON stands as the model wrote it.
