@@ -18,9 +18,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # ccache needs the first. With the second, GCC collects its own garbage less often.
   target_compile_options(penstock_flags INTERFACE
     $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess;--param=ggc-min-heapsize=1048576>>)
-endif()
-# GCC 12 wrongly warns of the _mm512_undefined_* inside its own intrinsics (its bug 105593).
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 wrongly warns of the _mm512_undefined_* inside its own intrinsics (its bug 105593).
   set(PENSTOCK_NO_UNINITIALIZED_WARNINGS -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
 # For code in which tests spend their time: Debug builds optimise it more than the rest.
