@@ -18,7 +18,9 @@ Hardware Example() {
                {Arithmetic::kInt8, "dot", {{1, 4e11}}}};
   cpu.gemm = {
       {.num_threads = 2, .weights = "int8", .arithmetic = Arithmetic::kInt8, .points = {{2, 4e-11}, {64, 8e-11}}}};
+  cpu.gemm[0].pack_s = 2e-10;
   cpu.attention = {{2, "f32", 1e10, 1e11}};
+  cpu.rows = {{2, 1e-9, {{1, 1e-6, 2e-6, 3e-6}, {5, 5e-6, 4e-6, 3e-6}}}};
   hardware.processors = {cpu};
   hardware.tiers = {{"dram", 1ull << 34, {{1, 1e10, 8e9, 5e9}}}};
   hardware.links = {{"disk_to_dram", 2e9, 0, {{1000, 1, 5e8}, {1000, 4, 1e9}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};
@@ -48,9 +50,26 @@ TEST(Hardware, RefusesByTheNameOfTheField) {
   EXPECT_THAT(refusal("/processors/0/gemm/0/arithmetic", "f64"), testing::HasSubstr("arithmetic"));
   EXPECT_THAT(refusal("/processors/0/gemm", 2), testing::HasSubstr("gemm"));
   EXPECT_THAT(refusal("/processors/0/attention/0/kv", 2), testing::HasSubstr("kv"));
+  EXPECT_THAT(refusal("/processors/0/gemm/0/pack_seconds_per_byte", -1), testing::HasSubstr("pack_seconds_per_byte"));
+  EXPECT_THAT(refusal("/processors/0/rows/0/points", json::array()), testing::HasSubstr("points"));
+  EXPECT_THAT(refusal("/processors/0/rows/0/points/1/rows", 1), testing::HasSubstr("rows"));
+  EXPECT_THAT(refusal("/processors/0/rows/0/points/1/routed_seconds", "3"), testing::HasSubstr("routed_seconds"));
   EXPECT_THAT(refusal("/processors/0/cpus", 1e9), testing::HasSubstr("cpus"));
   EXPECT_THAT(refusal("/tiers/0", nullptr), testing::HasSubstr("tiers"));
   EXPECT_EQ(FaultOf(ParseHardware(json::array()).status()), Fault::kInput);
+}
+
+TEST(RowRates, AreReadBetweenTheirPointsAndBeyond) {
+  const Hardware hardware = Example();
+  const RowRates* const rates = hardware.processors[0].FindRows(2);
+  ASSERT_NE(rates, nullptr);
+  EXPECT_EQ(hardware.processors[0].FindRows(1), nullptr);
+  EXPECT_EQ(rates->EmbedSeconds(0), 0);
+  EXPECT_DOUBLE_EQ(rates->EmbedSeconds(0.5), 1e-6);
+  EXPECT_DOUBLE_EQ(rates->EmbedSeconds(3), 3e-6);
+  EXPECT_DOUBLE_EQ(rates->AttentionSeconds(3), 3e-6);
+  EXPECT_DOUBLE_EQ(rates->RoutedSeconds(3), 3e-6);
+  EXPECT_DOUBLE_EQ(rates->AttentionSeconds(10), 8e-6);
 }
 
 TEST(Link, IsReadBetweenItsSizesAndBeyond) {

@@ -23,6 +23,9 @@ TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
   ASSERT_FALSE(cpu.attention.empty());
   EXPECT_GT(cpu.attention.front().bytes_per_s, 0);
   EXPECT_GT(cpu.attention.front().ops_per_s, 0);
+  ASSERT_EQ(cpu.rows.size(), 1u);
+  EXPECT_GT(cpu.rows[0].draw_s, 0);
+  EXPECT_GT(cpu.rows[0].points.back().embed_s, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, KernelProbeTest,

@@ -31,7 +31,9 @@ TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
   EXPECT_EQ(cost.expert_bytes(), cost.Expert(1).bytes);
   EXPECT_EQ(cost.Logits(1).flops, 2.0 * 320 * 64);
   EXPECT_EQ(cost.Route(2).flops, 2.0 * 2 * 8 * 64);
-  EXPECT_EQ(cost.Draw(3).bytes, 3u * 320 * 24);
+  EXPECT_EQ(cost.Draw(3).drawn_entries, 3.0 * 320);
+  EXPECT_EQ(cost.Attention(0, 3, {}).attention_rows, 3);
+  EXPECT_EQ(cost.Route(2).routed_rows, 2);
 }
 
 TEST(ModelCost, AttentionReadsTheContext) {

@@ -43,6 +43,8 @@ TEST(HardwareRates, WithoutMeasurementsTheSlowerOfArithmeticAndMemoryCounts) {
   EXPECT_DOUBLE_EQ(rates.host_compute(kReads), 1e-3 + 80e6 / 8e9);
 }
 
+constexpr double kTask = 5e-4;  // five calls of 1e-4 seconds
+
 TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
   Hardware hardware = Described();
   hardware.processors[0].gemm = {
@@ -51,8 +53,8 @@ TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
       {.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11, .call_s = 1e-4}};
   const LaneRates rates = LaneRatesOf(hardware, PlanOf(4), 2).value();
   const GemmRates& gemm = hardware.processors[0].gemm[0];
-  EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), 1e-4 + gemm.Seconds(4e9, 1e8));
-  EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 1e-4 + 0.05 + gemm.Seconds(2e9, 1e8));
+  EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), kTask + gemm.Seconds(4e9, 1e8));
+  EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), kTask + 0.05 + gemm.Seconds(2e9, 1e8));
 }
 
 TEST(HardwareRates, EachFormatOfAMixedModelHasItsOwnRate) {
@@ -67,12 +69,31 @@ TEST(HardwareRates, EachFormatOfAMixedModelHasItsOwnRate) {
   plan.model_formats.ffn_shares = {{WeightFormat::kHqq3, 0.5, 0.7}, {WeightFormat::kTernary, 0.5, 0.3}};
   const GemmRates &hqq3 = hardware.processors[0].gemm[0], &ternary = hardware.processors[0].gemm[1];
   EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->host_compute(kExperts),
-                   1e-4 + hqq3.Seconds(2e9, 0.7e8) + ternary.Seconds(2e9, 0.3e8));
+                   kTask + hqq3.Seconds(2e9, 0.7e8) + ternary.Seconds(2e9, 0.3e8));
   // A format that was not measured has the rates of the main one.
   const GemmRates main = hqq3;
   hardware.processors[0].gemm.pop_back();
   EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->host_compute(kExperts),
-                   1e-4 + main.Seconds(2e9, 0.7e8) + main.Seconds(2e9, 0.3e8));
+                   kTask + main.Seconds(2e9, 0.7e8) + main.Seconds(2e9, 0.3e8));
+}
+
+TEST(HardwareRates, RowsAndPackingCountAsMeasured) {
+  Hardware hardware = Described();
+  hardware.processors[0].gemm = {{.num_threads = 2,
+                                  .weights = "f32",
+                                  .arithmetic = Arithmetic::kF32,
+                                  .points = {{2, 2e-10}, {100, 1e-9}},
+                                  .pack_s = 1e-9}};
+  hardware.processors[0].attention = {
+      {.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11, .call_s = 1e-4}};
+  hardware.processors[0].rows = {{.num_threads = 2, .draw_s = 1e-6, .points = {{1, 1, 2, 4}}}};
+  const LaneRates rates = LaneRatesOf(hardware, PlanOf(4), 2).value();
+  EXPECT_DOUBLE_EQ(rates.host_compute({.attention_rows = 1}), kTask + 2);
+  EXPECT_DOUBLE_EQ(rates.host_compute({.routed_rows = 2}), kTask + 8);
+  EXPECT_DOUBLE_EQ(rates.host_compute({.drawn_entries = 1000}), kTask + 1e-3);
+  EXPECT_DOUBLE_EQ(rates.host_compute({.packed_bytes = 1000}), kTask + 1e-6);
+  // A pass begins with embeddings.
+  EXPECT_DOUBLE_EQ(rates.host_compute({.embedded_rows = 1}), 8 * kTask + 1);
 }
 
 TEST(HardwareRates, DecodingIsSharedByThreadsUpToThree) {

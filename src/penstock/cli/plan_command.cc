@@ -135,6 +135,14 @@ class WhatIfs {
       rates.bytes_per_s *= 2;
       rates.ops_per_s *= 2;
     }
+    for (RowRates& rates : processor->rows) {
+      rates.draw_s /= 2;
+      for (RowPoint& point : rates.points) {
+        point.embed_s /= 2;
+        point.attention_s /= 2;
+        point.routed_s /= 2;
+      }
+    }
     if (MemoryTier* tier = hardware.FindTier(processor->tier)) {
       for (MemoryRates& rates : tier->rates) {
         rates.read_bytes_per_s *= 2;

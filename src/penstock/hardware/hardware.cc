@@ -38,7 +38,8 @@ json::object GemmJson(const GemmRates& rates) {
   return {{"threads", rates.num_threads},
           {"weights", rates.weights},
           {"arithmetic", ArithmeticName(rates.arithmetic)},
-          {"points", std::move(points)}};
+          {"points", std::move(points)},
+          {"pack_seconds_per_byte", rates.pack_s}};
 }
 
 json::object LinkJson(const Link& link) {
@@ -54,9 +55,20 @@ json::object LinkJson(const Link& link) {
           {"rates", std::move(rates)}};
 }
 
+json::object RowsJson(const RowRates& rates) {
+  json::array points;
+  for (const RowPoint& point : rates.points) {
+    points.push_back(json::object{{"rows", point.rows},
+                                  {"embed_seconds", point.embed_s},
+                                  {"attention_seconds", point.attention_s},
+                                  {"routed_seconds", point.routed_s}});
+  }
+  return {{"threads", rates.num_threads}, {"draw_seconds", rates.draw_s}, {"points", std::move(points)}};
+}
+
 json::object ProcessorJson(const Processor& processor) {
   json::object features, peaks;
-  json::array gemm, attention;
+  json::array gemm, attention, rows;
   for (const GemmRates& rates : processor.gemm) gemm.push_back(GemmJson(rates));
   for (const AttentionRates& rates : processor.attention) {
     attention.push_back(json::object{{"threads", rates.num_threads},
@@ -65,6 +77,7 @@ json::object ProcessorJson(const Processor& processor) {
                                      {"ops_per_second", rates.ops_per_s},
                                      {"call_seconds", rates.call_s}});
   }
+  for (const RowRates& rates : processor.rows) rows.push_back(RowsJson(rates));
   for (const Feature& feature : kFeatures) features[feature.name] = processor.features.*feature.value;
   for (const ComputePeak& peak : processor.peaks) peaks[ArithmeticName(peak.arithmetic)] = PeakJson(peak);
   json::value model;
@@ -77,6 +90,7 @@ json::object ProcessorJson(const Processor& processor) {
           {"peaks", std::move(peaks)},
           {"gemm", std::move(gemm)},
           {"attention", std::move(attention)},
+          {"rows", std::move(rows)},
           {"compute_efficiency", processor.compute_efficiency},
           {"memory_efficiency", processor.memory_efficiency},
           {"call_seconds", processor.call_s}};
@@ -151,7 +165,25 @@ class HardwareReader {
       processor.attention.push_back({Count(rates, "threads"), Text(rates, "kv"), Rate(rates, "bytes_per_second"),
                                      Rate(rates, "ops_per_second"), NumberOr(rates, "call_seconds", 0, 0, 3600)});
     }
+    for (const json::value& item : Array(object, "rows")) processor.rows.push_back(ReadRows(item));
     return processor;
+  }
+
+  RowRates ReadRows(const json::value& value) {
+    const json::object& object = Object(value, "rows");
+    RowRates rates{.num_threads = Count(object, "threads"), .draw_s = NumberOr(object, "draw_seconds", 0, 0, 3600)};
+    for (const json::value& item : Array(object, "points")) {
+      const json::object& point = Object(item, "points");
+      rates.points.push_back({Rate(point, "rows"), NumberOr(point, "embed_seconds", 0, 0, 3600),
+                              NumberOr(point, "attention_seconds", 0, 0, 3600),
+                              NumberOr(point, "routed_seconds", 0, 0, 3600)});
+      const size_t count = rates.points.size();
+      if (count > 1 && rates.points[count - 1].rows <= rates.points[count - 2].rows) {
+        Refuse("rows", "values that grow from point to point");
+      }
+    }
+    if (rates.points.empty()) Refuse("points", "at least one");
+    return rates;
   }
 
   GemmRates ReadGemm(const json::value& value) {
@@ -174,6 +206,7 @@ class HardwareReader {
       }
     }
     if (rates.points.empty()) Refuse("points", "at least one");
+    rates.pack_s = NumberOr(object, "pack_seconds_per_byte", 0, 0, 3600);
     return rates;
   }
 
@@ -356,6 +389,34 @@ const AttentionRates* Processor::FindAttention(std::string_view kv, int num_thre
   });
   return found == attention.end() ? nullptr : &*found;
 }
+
+const RowRates* Processor::FindRows(int num_threads) const {
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const RowRates& rates) { return rates.num_threads == num_threads; });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+namespace {
+
+double SecondsOfRows(const std::vector<RowPoint>& points, double rows, double RowPoint::*seconds) {
+  if (rows <= 0) return 0;
+  if (rows <= points.front().rows) return points.front().*seconds;
+  for (size_t i = 1; i < points.size(); ++i) {
+    const RowPoint &below = points[i - 1], &above = points[i];
+    if (rows > above.rows) continue;
+    const double share = (rows - below.rows) / (above.rows - below.rows);
+    return below.*seconds + share * (above.*seconds - below.*seconds);
+  }
+  return rows * points.back().*seconds / points.back().rows;
+}
+
+}  // namespace
+
+double RowRates::EmbedSeconds(double rows) const { return SecondsOfRows(points, rows, &RowPoint::embed_s); }
+
+double RowRates::AttentionSeconds(double rows) const { return SecondsOfRows(points, rows, &RowPoint::attention_s); }
+
+double RowRates::RoutedSeconds(double rows) const { return SecondsOfRows(points, rows, &RowPoint::routed_s); }
 
 double GemmRates::Seconds(double ops, double bytes) const {
   if (bytes <= 0) return 0;

@@ -43,6 +43,7 @@ struct GemmRates {
   std::string weights = {};  // "int8"
   Arithmetic arithmetic = Arithmetic::kF32;
   std::vector<GemmPoint> points = {};  // by ops_per_byte, ascending; at least one
+  double pack_s = 0;  // seconds of a thread for a byte of weights that are read as rows; 0: not measured
 
   // Returns the seconds for `ops` operations with weights of `bytes`. Interpolates between points; beyond the last
   // point its operations per second hold.
@@ -58,6 +59,26 @@ struct AttentionRates {
   double call_s = 0;       // seconds of the shortest call, for one position: the least time of any task
 };
 
+// Seconds of work on some rows, all threads together.
+struct RowPoint {
+  double rows = 0;
+  double embed_s = 0;      // embeddings, and the angles of RoPE
+  double attention_s = 0;  // of a layer: norms, RoPE, KV entries, and the calls around them
+  double routed_s = 0;     // of a layer: the router's choice, sorting rows by expert, adding up what experts return
+};
+
+// The rates of work beside products with weights and attention over KV entries.
+struct RowRates {
+  int num_threads = 0;
+  double draw_s = 0;                  // for an entry of the logits from which a token is drawn
+  std::vector<RowPoint> points = {};  // by rows, ascending; at least one
+
+  // Interpolate between points; beyond the last one its time for each row holds.
+  double EmbedSeconds(double rows) const;
+  double AttentionSeconds(double rows) const;
+  double RoutedSeconds(double rows) const;
+};
+
 struct Processor {
   std::string name = {};   // "cpu", "gpu"
   std::string model = {};  // the maker's name for it; empty when unknown
@@ -67,6 +88,7 @@ struct Processor {
   std::vector<ComputePeak> peaks = {};  // one of each Arithmetic, or none where not measured
   std::vector<GemmRates> gemm = {};     // as measured
   std::vector<AttentionRates> attention = {};
+  std::vector<RowRates> rows = {};
   // Used where nothing was probed: the shares of peak arithmetic and of memory bandwidth that large kernels reach, and
   // the fixed time of every kernel call.
   double compute_efficiency = 1;
@@ -80,6 +102,7 @@ struct Processor {
   // Returns null when it was not measured.
   const GemmRates* FindGemm(std::string_view weights, Arithmetic arithmetic, int num_threads) const;
   const AttentionRates* FindAttention(std::string_view kv, int num_threads) const;
+  const RowRates* FindRows(int num_threads) const;
 };
 
 struct MemoryRates {

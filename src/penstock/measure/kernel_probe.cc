@@ -7,9 +7,11 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/status.h"
+#include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/model/cost.h"
 #include "penstock/ops/host_operations.h"
+#include "penstock/ops/sampler.h"
 #include "penstock/plan/formats.h"
 #include "penstock/simulate/plan_simulator.h"
 
@@ -60,6 +62,14 @@ absl::Status FillWithNumbers(Memory& memory, const Arena& arena) {
   return absl::OkStatus();
 }
 
+// Gives `slots` at least so many bytes of numbers.
+absl::Status MakeRoom(const KernelProbe& probe, uint64_t size_bytes, Arena& slots) {
+  if (slots.size_bytes() >= size_bytes) return absl::OkStatus();
+  slots = {};
+  PENSTOCK_ASSIGN_OR_RETURN(slots, probe.processor.memory.Map(size_bytes));
+  return FillWithNumbers(probe.processor.memory, slots);
+}
+
 }  // namespace
 
 MeasuredProcessor MeasureHost(ThreadPool& pool) {
@@ -105,13 +115,9 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   const WeightMap described = DescribeWeights(config, weights);
   const ExpertLayouts layouts(described, {}, dtype);
   const uint64_t slots_bytes = layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts);
-  if (slots.size_bytes() < slots_bytes) {
-    slots = {};
-    // The experts of another format may fill the memory better.
-    const bool is_limited = config.num_experts < kMaxExpertsProbed;
-    PENSTOCK_ASSIGN_OR_RETURN(slots, memory.Map(is_limited ? std::max(slots_bytes, probe.max_bytes) : slots_bytes));
-    PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
-  }
+  // The experts of another format may fill the memory better.
+  const bool is_limited = config.num_experts < kMaxExpertsProbed;
+  PENSTOCK_RETURN_IF_ERROR(MakeRoom(probe, is_limited ? std::max(slots_bytes, probe.max_bytes) : slots_bytes, slots));
   const RowFormats formats = RowFormatsOf(described, dtype, activation_format);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
                                                                          {.max_rows = max_rows,
@@ -155,6 +161,26 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
          .seconds_per_byte = seconds / static_cast<double>(each.bytes) / static_cast<double>(num_experts)});
   }
   return rates;
+}
+
+absl::StatusOr<double> MeasurePacking(const KernelProbe& probe, const WeightMap& weights, ComputeDtype dtype,
+                                      Arena& slots) {
+  const ExpertLayouts layouts(weights, {}, dtype);
+  if (!layouts.packs()) return 0;
+  const int64_t num_slots =
+      std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / layouts.slot_bytes()), 1, layouts.num_experts());
+  PENSTOCK_RETURN_IF_ERROR(MakeRoom(probe, layouts.slot_bytes() * static_cast<uint64_t>(num_slots), slots));
+  std::vector<std::byte> scratch(layouts.scratch_bytes());
+  int64_t next = 0;
+  absl::Status status;
+  PENSTOCK_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(probe, [&] {
+                              std::byte* const slot = slots.data() + static_cast<uint64_t>(next) * layouts.slot_bytes();
+                              for (int part = 0; part < ExpertLayouts::kFinishParts; ++part) {
+                                status.Update(layouts.FinishPart(ExpertKey{next}, part, slot, scratch));
+                              }
+                              next = (next + 1) % num_slots;
+                            }));
+  return status.ok() ? seconds / static_cast<double>(layouts.finished_extent(ExpertKey{0}).size_bytes) : 0;
 }
 
 // Returns a config of layers with attention alone, as the model's first one has it. All see all positions.
@@ -240,6 +266,133 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
                         .bytes_per_s = static_cast<double>(decoded.kv_bytes) / decode_s,
                         .ops_per_s = prefilled.kv_flops / prefill_s,
                         .call_s = calls_s / kCalls};
+}
+
+namespace {
+
+constexpr int64_t kPassRows = 256;  // larger passes take as long for each row
+constexpr int64_t kDrawnRows = 16;  // logits are computed for so many rows at once
+
+// Layers with attention and experts, as the model's first ones have them, and hardly any vocabulary. The weights are
+// harmless numbers. Of the KV cache each sequence has one page.
+struct MeasuredLayers {
+  ModelConfig config;
+  WeightMap map;
+  DenseWeights weights;
+  Activations activations;
+  KvCache cache;
+  std::vector<std::vector<std::byte*>> pages;
+  std::unique_ptr<Operations> operations;
+};
+
+absl::StatusOr<std::unique_ptr<MeasuredLayers>> MakeLayers(const KernelProbe& probe, const DenseFormats& formats) {
+  Memory& memory = probe.processor.memory;
+  auto layers = std::make_unique<MeasuredLayers>();
+  ModelConfig& config = layers->config;
+  config = WithAttentionOnly(probe.config);
+  config.layer_has_ffn = {};
+  config.layer_has_experts.assign(static_cast<size_t>(config.num_layers), probe.config.num_moe_layers() > 0);
+  config.vocab_size = kPanelCols;
+  layers->map = DescribeWeights(config, formats.weights);
+  PENSTOCK_ASSIGN_OR_RETURN(Arena arena, memory.Map(DenseWeights::Bytes(layers->map, formats.dtype, DensePart::kAll)));
+  PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, arena));
+  layers->weights = DenseWeights::Over(std::move(arena), layers->map, formats.dtype);
+  const RowFormats row_formats = RowFormatsOf(layers->map, formats.dtype, formats.activations);
+  PENSTOCK_ASSIGN_OR_RETURN(layers->activations, Activations::Create(memory, config, row_formats,
+                                                                     {.max_rows = kPassRows,
+                                                                      .max_logit_rows = 1,
+                                                                      .context_length = kContext,
+                                                                      .num_workers = probe.processor.num_workers}));
+  PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, layers->activations.arena));
+  PENSTOCK_ASSIGN_OR_RETURN(layers->cache, KvCache::Create(memory, config, KvFormat::kF32, kMaxSequences));
+  for (int64_t i = 0; i < kMaxSequences; ++i) {
+    layers->pages.push_back({layers->cache.address(layers->cache.prefixes().Take())});
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(layers->operations, probe.processor.make_operations({.config = config,
+                                                                                 .host_kernels = probe.kernels,
+                                                                                 .row_formats = row_formats,
+                                                                                 .weights = layers->weights,
+                                                                                 .activations = layers->activations}));
+  return layers;
+}
+
+// Returns rows of as many sequences as there are, at their first positions.
+RowBatch FirstRows(const MeasuredLayers& layers, int64_t num_rows) {
+  RowBatch batch;
+  const int64_t rows_of_each = std::max<int64_t>(1, num_rows / std::ssize(layers.pages));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t sequence = row / rows_of_each;
+    batch.AddRow(0, row % rows_of_each, layers.pages[sequence], static_cast<uint32_t>(sequence), {});
+  }
+  return batch;
+}
+
+// Returns the seconds in which a pool draws tokens from logits, for an entry.
+absl::StatusOr<double> MeasureDraws(const KernelProbe& probe, ThreadPool& pool) {
+  const int64_t vocab_size = probe.config.vocab_size;
+  std::vector<float> given(static_cast<size_t>(vocab_size * kDrawnRows)), logits(given.size());
+  std::minstd_rand random(1);
+  std::normal_distribution<float> values(0, 3);
+  for (float& value : given) value = values(random);
+  std::vector<Sampler> samplers;
+  for (int i = 0; i < pool.num_workers(); ++i) samplers.emplace_back(probe.kernels, vocab_size);
+  const SamplingParams sampling{.temperature = 0.7, .top_p = 0.9};
+  const TokenHistory history(sampling);
+  const auto draw = [&](int64_t row, int worker_idx) {
+    const auto own = std::span(logits).subspan(static_cast<size_t>(row * vocab_size), static_cast<size_t>(vocab_size));
+    std::copy_n(given.begin() + row * vocab_size, vocab_size, own.begin());
+    samplers[worker_idx].Sample(own, sampling, {.history = history});
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(probe, [&] { pool.ParallelFor(kDrawnRows, draw); }));
+  return seconds / static_cast<double>(logits.size());
+}
+
+}  // namespace
+
+absl::StatusOr<RowRates> MeasureRows(const KernelProbe& probe, ThreadPool& pool, const DenseFormats& formats,
+                                     const GemmRates& gemm, double call_s) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredLayers> layers, MakeLayers(probe, formats));
+  Operations& operations = *layers->operations;
+  const ModelConfig& config = layers->config;
+  const ModelCost cost(config, {.attention = formats.weights, .ffn = formats.weights});
+  RowRates rates{.num_threads = probe.processor.num_threads};
+  for (int64_t num_rows = 1; num_rows <= kPassRows; num_rows *= 4) {
+    const RowBatch batch = FirstRows(*layers, num_rows);
+    const RowRange rows = {0, num_rows};
+    int64_t layer_idx = 0;
+    // Returns the time of `run`, less that of its products and of the calls that each task is counted with.
+    const auto measure = [&](const OperationCost& products, int num_tasks,
+                             absl::FunctionRef<void()> run) -> absl::StatusOr<double> {
+      PENSTOCK_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(probe, [&] {
+                                  run();
+                                  layer_idx = (layer_idx + 1) % config.num_layers;
+                                }));
+      const double counted = gemm.Seconds(products.flops, static_cast<double>(products.bytes)) + num_tasks * call_s;
+      return std::max(0.0, seconds - counted);
+    };
+    RowPoint& point = rates.points.emplace_back(RowPoint{.rows = static_cast<double>(num_rows)});
+    PENSTOCK_ASSIGN_OR_RETURN(point.embed_s, measure({}, 1, [&] { operations.Embed(batch, rows); }));
+    OperationCost products = cost.PreAttention(0, num_rows, {});
+    products += cost.PostAttention(0, num_rows);
+    PENSTOCK_ASSIGN_OR_RETURN(point.attention_s, measure(products, 1, [&] {
+                                const KvView kv{.layer = KvLayer::Of(config, KvFormat::kF32, layer_idx),
+                                                .pages = batch.kv_pages};
+                                operations.PreAttention(rows, layer_idx);
+                                operations.StoreKv(batch, rows, kv);
+                                operations.Attend(batch, rows, layer_idx, kv);
+                                operations.PostAttention(rows, layer_idx);
+                              }));
+    if (config.num_moe_layers() == 0) continue;
+    products = cost.Route(num_rows);
+    products += cost.Combine(num_rows);
+    PENSTOCK_ASSIGN_OR_RETURN(point.routed_s, measure(products, 3, [&] {
+                                operations.Route(rows, layer_idx);
+                                operations.Group(rows);
+                                operations.Combine(rows, layer_idx);
+                              }));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(rates.draw_s, MeasureDraws(probe, pool));
+  return rates;
 }
 
 }  // namespace penstock

@@ -47,4 +47,22 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
 // Returns the rates of sequences that decode and of prompts. kResources as above.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv);
 
+// Returns the seconds in which a thread makes panels of a byte of weights that arrived as rows, as MeasureGemm() says
+// of `slots`. 0: they arrive as panels, or cannot be made of numbers that the probe makes up.
+absl::StatusOr<double> MeasurePacking(const KernelProbe& probe, const WeightMap& weights, ComputeDtype dtype,
+                                      Arena& slots);
+
+// The forms in which a model's rows and dense weights are multiplied.
+struct DenseFormats {
+  WeightFormat weights = WeightFormat::kF32;  // of attention
+  ComputeDtype dtype = ComputeDtype::kF32;
+  ActivationFormat activations = ActivationFormat::kInt8;
+};
+
+// Returns the seconds of work beside products and attention: what is left of the time of a layer's operations after
+// products have been counted as `gemm` says, and each task as `call_s`. REQUIRES: the probe is of the host with this
+// pool. kResources as above.
+absl::StatusOr<RowRates> MeasureRows(const KernelProbe& probe, ThreadPool& pool, const DenseFormats& formats,
+                                     const GemmRates& gemm, double call_s);
+
 }  // namespace penstock

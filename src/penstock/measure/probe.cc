@@ -92,22 +92,35 @@ absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
   return all;
 }
 
-absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& measured, uint64_t free_bytes,
-                            Processor& processor) {
-  const ModelConfig usual = UsualShape();
+// Returns the formats of attention's matrices, which stand for all that are not experts'.
+absl::StatusOr<DenseFormats> DenseFormatsOf(const ProbeTarget& target) {
+  if (target.model == nullptr) return DenseFormats();
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(target.options, target.model->weights()));
+  return DenseFormats{ModelFormatsOf(target.model->weights(), formats).attention, formats.dtype, formats.activations};
+}
+
+absl::StatusOr<KernelProbe> KernelProbeOf(const ProbeTarget& target, const MeasuredProcessor& measured,
+                                          uint64_t free_bytes) {
+  static const ModelConfig usual = UsualShape();
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
   PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
-  const KernelProbe probe{.config = target.model == nullptr ? usual : target.model->config(),
-                          .kernels = kernels::KernelsFor(isa),
-                          .processor = measured,
-                          .max_bytes = std::min(kGiB, free_bytes / 4),
-                          .seconds = target.seconds / 200};
+  return KernelProbe{.config = target.model == nullptr ? usual : target.model->config(),
+                     .kernels = kernels::KernelsFor(isa),
+                     .processor = measured,
+                     .max_bytes = std::min(kGiB, free_bytes / 4),
+                     .seconds = target.seconds / 200};
+}
+
+absl::Status MeasureKernels(const ProbeTarget& target, const KernelProbe& probe, Processor& processor) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
   Arena slots;
   for (const Format& format : formats) {
     LogInfo("measuring kernels of the {} with weights in {}", processor.name, TraitsOf(format.weights).name);
     PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates,
                               MeasureGemm(probe, format.weights, format.dtype, format.activations, slots));
+    if (target.model != nullptr && probe.processor.memory.is_host()) {
+      PENSTOCK_ASSIGN_OR_RETURN(rates.pack_s, MeasurePacking(probe, target.model->weights(), format.dtype, slots));
+    }
     processor.gemm.push_back(std::move(rates));
   }
   slots = {};
@@ -126,7 +139,14 @@ uint64_t FreeBytes(const ProbeTarget& target) {
 absl::Status MeasureCpu(const ProbeTarget& target, Processor& cpu) {
   ThreadPool pool(NumThreads(target));
   const ThreadPool::CallerPin pin(pool);
-  return MeasureKernels(target, MeasureHost(pool), FreeBytes(target), cpu);
+  const MeasuredProcessor host = MeasureHost(pool);
+  PENSTOCK_ASSIGN_OR_RETURN(const KernelProbe probe, KernelProbeOf(target, host, FreeBytes(target)));
+  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, probe, cpu));
+  PENSTOCK_ASSIGN_OR_RETURN(const DenseFormats formats, DenseFormatsOf(target));
+  PENSTOCK_ASSIGN_OR_RETURN(RowRates rows,
+                            MeasureRows(probe, pool, formats, cpu.gemm.front(), cpu.attention.front().call_s));
+  cpu.rows.push_back(std::move(rows));
+  return absl::OkStatus();
 }
 
 // Returns the GPU that the options allow, if there is one.
@@ -150,7 +170,9 @@ absl::Status MeasureGpu(const ProbeTarget& target, const DeviceSpec& spec, Hardw
   PENSTOCK_RETURN_IF_ERROR(device->AddLanes(runtime).status());
   Processor gpu{.name = "gpu", .model = spec.model, .tier = "device", .num_cpus = spec.num_processors};
   LogInfo("measuring {}", spec.model);
-  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, MeasureDevice(*device), budget, gpu));
+  const MeasuredProcessor measured = MeasureDevice(*device);
+  PENSTOCK_ASSIGN_OR_RETURN(const KernelProbe probe, KernelProbeOf(target, measured, budget));
+  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, probe, gpu));
   const uint64_t read_bytes = std::min(kGiB, budget / 4);
   PENSTOCK_ASSIGN_OR_RETURN(const Arena bytes, device->memory().Map(read_bytes));
   double read_bytes_per_s = 0;

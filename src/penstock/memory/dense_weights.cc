@@ -135,6 +135,26 @@ class Counter final : public Visitor {
   uint64_t bounce_bytes_ = kMinBounceBytes;
 };
 
+// Gives each tensor its place, and leaves the bytes as they are.
+class Placer final : public Visitor {
+ public:
+  explicit Placer(const Arena& arena) : allocator_(arena) {}
+
+  void Matrix(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads, WeightView& view) override {
+    view = {allocator_.TakeBytes(BytesOfHeads(tensor, format, heads)), format};
+  }
+  void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
+    view = {.data = allocator_.TakeBytes(NumElements(tensor) * SizeOf(dtype)), .dtype = dtype, .packed = std::nullopt};
+  }
+  void Vector(const TensorInfo& tensor, const HeadRange& heads, std::span<const float>& view) override {
+    const auto count = static_cast<size_t>(heads.NumOf(static_cast<int64_t>(NumElements(tensor))));
+    view = {reinterpret_cast<const float*>(allocator_.TakeBytes(count * 4)), count};
+  }
+
+ private:
+  ArenaAllocator allocator_;
+};
+
 class Loader final : public Visitor {
  public:
   // `bounce` [2, bounce bytes]: one part for bytes that were read, and one for bytes on their way into memory that the
@@ -327,6 +347,22 @@ uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart
   return counter.total_bytes() + (part == DensePart::kLayers ? 0 : counter.bounce_bytes());
 }
 
+void OuterWeights::TieEmbedding(const WeightMap& map) {
+  if (map.lm_head == map.embedding) {
+    embedding = {.data = lm_head.data, .dtype = Dtype::kF32, .packed = lm_head.format};
+  }
+}
+
+DenseWeights DenseWeights::Over(Arena arena, const WeightMap& map, ComputeDtype dtype) {
+  DenseWeights w;
+  w.layers_.resize(map.layers.size());
+  w.arena_ = std::move(arena);
+  Placer placer(w.arena_);
+  VisitTensors(map, dtype, DensePart::kAll, {}, w.layers_, w.outer_, placer);
+  w.outer_.TieEmbedding(map);
+  return w;
+}
+
 absl::StatusOr<DenseWeights> DenseWeights::Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
                                                 ComputeDtype dtype, DensePart part, const HeadRange& heads) {
   DenseWeights w;
@@ -338,9 +374,7 @@ absl::StatusOr<DenseWeights> DenseWeights::Load(Memory& memory, const Checkpoint
   Loader loader(checkpoint, memory, w.arena_, {bounce.data(), 2 * counter.bounce_bytes()});
   VisitTensors(map, dtype, part, heads, w.layers_, w.outer_, loader);
   PENSTOCK_RETURN_IF_ERROR(loader.status());
-  if (map.lm_head == map.embedding) {
-    w.outer_.embedding = {.data = w.outer_.lm_head.data, .dtype = Dtype::kF32, .packed = w.outer_.lm_head.format};
-  }
+  w.outer_.TieEmbedding(map);
   return w;
 }
 

@@ -37,6 +37,9 @@ struct OuterWeights {
   std::span<const float> encoder_norm;
   std::span<const float> encoder_bias;  // [num_buckets, num_heads], like decoder_bias
   std::span<const float> decoder_bias;
+
+  // Makes lm_head the embedding, too, if both are one tensor.
+  void TieEmbedding(const WeightMap& map);
 };
 
 // The part of the weights that one side loads. Without a device, the host loads kAll. With a device, the device loads
@@ -57,6 +60,9 @@ class DenseWeights {
   // attention sinks it keeps the rows of `heads`. REQUIRES: CheckCutsHeads(), if these are not all.
   static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
                                            ComputeDtype dtype, DensePart part, const HeadRange& heads = {});
+
+  // Takes what lies in `arena` for all weights, to measure operations. REQUIRES: it has Bytes().
+  static DenseWeights Over(Arena arena, const WeightMap& map, ComputeDtype dtype);
 
   // Returns the bytes of all weights.
   std::span<const std::byte> bytes() const { return {arena_.data(), arena_.size_bytes()}; }

@@ -267,10 +267,11 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
 
 ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
                              uint64_t expert_bytes, const RankSplit& ranks, std::optional<uint64_t> compressed_bytes,
-                             std::span<const uint64_t> bytes_of)
+                             std::span<const uint64_t> bytes_of, bool packs)
     : placement_(ranks.placement),
       first_key_of_layer_({ExpertKey{0}}),
       slot_bytes_(RoundUp(expert_bytes, kPageBytes)),
+      packs_(packs),
       decompresses_(compressed_bytes.has_value()) {
   for (const bool has_experts : layer_has_experts) {
     AddLayer(has_experts ? num_experts_of_layer : 0, ranks, [&](int64_t) {

@@ -33,10 +33,10 @@ class ExpertLayouts {
 
   // For simulations, which only count experts: each layer marked in `layer_has_experts` has `num_experts` experts of
   // `expert_bytes` each, on all ranks together. If they are compressed, `compressed_bytes` are read for each. Without
-  // ranks, experts may have different bytes: `bytes_of` each, by key.
+  // ranks, experts may have different bytes: `bytes_of` each, by key. `packs`: they are made panels after they arrived.
   ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes,
                 const RankSplit& ranks = {}, std::optional<uint64_t> compressed_bytes = std::nullopt,
-                std::span<const uint64_t> bytes_of = {});
+                std::span<const uint64_t> bytes_of = {}, bool packs = false);
 
   // Returns where the experts of all ranks lie; null: all are here, or a part of each.
   const std::shared_ptr<const ExpertPlacement>& placement() const { return placement_; }

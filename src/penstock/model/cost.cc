@@ -128,6 +128,7 @@ OperationCost ModelCost::Attention(int64_t layer_idx, int64_t num_rows, const Co
 
 OperationCost ModelCost::PreAttention(int64_t layer_idx, int64_t num_rows, const Context& context) const {
   OperationCost cost = Product(attention_[layer_idx].in, num_rows);
+  cost.attention_rows = static_cast<double>(num_rows);
   if (context.has_indexer) cost += Product(index_, num_rows);
   return cost;
 }
@@ -184,6 +185,7 @@ OperationCost ModelCost::ExpertsOfUniformRouting(int64_t num_rows) const {
 
 OperationCost ModelCost::Route(int64_t num_rows) const {
   OperationCost cost = Product(router_, num_rows);
+  cost.routed_rows = static_cast<double>(num_rows);
   cost += Product(latent_in_, num_rows);
   return cost;
 }
@@ -202,9 +204,7 @@ OperationCost ModelCost::Combine(int64_t num_rows) const {
 }
 
 OperationCost ModelCost::Draw(int64_t num_rows) const {
-  // One nanosecond for an entry on a thread that reads 24 GB/s, as measured with temperature and top_p.
-  constexpr uint64_t kBytesPerEntry = 24;
-  return {0, kBytesPerEntry * static_cast<uint64_t>(num_rows * vocab_size_)};
+  return {.drawn_entries = static_cast<double>(num_rows * vocab_size_)};
 }
 
 OperationCost ModelCost::Logits(int64_t num_rows) const { return Product(lm_head_, num_rows); }

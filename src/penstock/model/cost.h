@@ -19,6 +19,13 @@ struct OperationCost {
   double kv_flops = 0;         // the part of `flops` that works on KV entries
   uint64_t packed_bytes = 0;   // the part of `bytes` that becomes panels
   uint64_t decoded_bytes = 0;  // the part of `bytes` that is decompressed first
+  // Work beside products and attention, which models with small matrices notice: rows that are embedded, that go
+  // through attention of a layer, and that are routed to experts and combined again; entries of logits from which
+  // tokens are drawn.
+  double embedded_rows = 0;
+  double attention_rows = 0;
+  double routed_rows = 0;
+  double drawn_entries = 0;
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
@@ -27,6 +34,10 @@ struct OperationCost {
     kv_flops += other.kv_flops;
     packed_bytes += other.packed_bytes;
     decoded_bytes += other.decoded_bytes;
+    embedded_rows += other.embedded_rows;
+    attention_rows += other.attention_rows;
+    routed_rows += other.routed_rows;
+    drawn_entries += other.drawn_entries;
     return *this;
   }
 };
@@ -91,7 +102,8 @@ class ModelCost {
   // Adds up the experts' outputs of each row. Route() and Combine() include the projections to experts and back.
   OperationCost Combine(int64_t num_rows) const;
   OperationCost Logits(int64_t num_rows) const;
-  // Draws a token from each row of logits. (The largest logit alone is found in a tenth of the time.)
+  // Draws a token from each row of logits. (The largest logit alone is found in a tenth of the time.) Counts entries
+  // alone.
   OperationCost Draw(int64_t num_rows) const;
 
   // Returns the bytes of a matrix set as stored in memory.

@@ -37,6 +37,11 @@ struct TaskCost {
   uint64_t packed_bytes = 0;   // the part of memory_bytes that becomes panels, which takes longer than reading
   uint64_t decoded_bytes = 0;  // the part of memory_bytes that is decompressed first, which takes longer, too
   uint64_t link_bytes = 0;     // bytes that cross the lane's link
+  // Work beside products and attention (model/cost.h).
+  double embedded_rows = 0;
+  double attention_rows = 0;
+  double routed_rows = 0;
+  double drawn_entries = 0;
 };
 
 // Returns the seconds that a task of the given cost takes on a lane.

@@ -57,11 +57,10 @@ absl::Status Pass::Finish(LogitsSink sink) {
     const auto rows = wanted.subspan(begin, std::min(rows_at_once, wanted.size() - begin));
     const size_t num_logits = picks_best ? 0 : rows.size() * vocab_size, num_best = picks_best ? rows.size() : 0;
     const Event on_host = IssueLogits(rows, num_logits, num_best);
-    const uint64_t drawn_bytes =
-        args_.is_simulated() && args_.batch.draws_tokens ? args_.cost.Draw(std::ssize(rows)).bytes : 0;
+    const bool draws = args_.is_simulated() && args_.batch.draws_tokens;
     Task sample{.lane = args_.host.lane,
                 .label = {.name = "sample"},
-                .cost = {.memory_bytes = drawn_bytes},
+                .cost = {.drawn_entries = draws ? args_.cost.Draw(std::ssize(rows)).drawn_entries : 0},
                 .after = {on_host}};
     if (!args_.is_simulated()) {
       sample.body = [this, rows, sink, num_logits, num_best] {

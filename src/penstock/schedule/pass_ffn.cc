@@ -38,7 +38,9 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input, const 
   absl::InlinedVector<int64_t, kMaxAhead> layers_ahead;
   if (args_.looks_ahead) layers_ahead = LayersAhead(layer_idx);
   OperationCost cost;
-  for (size_t i = table.empty() ? 1 : 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
+  const size_t num_gates = layers_ahead.size() + (table.empty() ? 1 : 0);  // a table replaces the layer's own
+  for (size_t i = 0; i < num_gates; ++i) cost += args_.cost.Route(rows.size());
+  cost.routed_rows = static_cast<double>(rows.size());
   Event routed;
   if (rows.size() > 0) {
     routed = tasks_.Issue(args_.compute(), tasks_.LabelOf("route", rows, layer_idx), cost, {},

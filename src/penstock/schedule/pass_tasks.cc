@@ -96,7 +96,11 @@ Event PassTasks::Issue(const PassProcessor& processor, TaskLabel label, const Op
                      .kv_bytes = cost.kv_bytes,
                      .kv_flops = cost.kv_flops,
                      .packed_bytes = cost.packed_bytes,
-                     .decoded_bytes = cost.decoded_bytes},
+                     .decoded_bytes = cost.decoded_bytes,
+                     .embedded_rows = cost.embedded_rows,
+                     .attention_rows = cost.attention_rows,
+                     .routed_rows = cost.routed_rows,
+                     .drawn_entries = cost.drawn_entries},
             .after = std::move(after)};
   if (processor.operations != nullptr) {
     task.body = [operations = processor.operations, run = std::move(body)] {

@@ -12,8 +12,8 @@ namespace {
 // than it arrives: threads have to wake. Measured in virtual machines of two CPUs.
 constexpr double kWakeSeconds = 150e-6;
 
-// Packing takes as long as reading the weights so many times more: one thread gathers and transposes them (measured:
-// 4.6 GB/s, where two threads read 30).
+// Where packing was not measured, it takes as long as reading the weights so many times more: one thread gathers and
+// transposes them (4.6 GB/s, where two threads read 30).
 constexpr double kPackingReads = 5;
 
 // A thread decompresses so many bytes of weights per second, its checksums included (measured on one core of a Zen 4
@@ -23,6 +23,10 @@ constexpr double kDecodedBytesPerSecond = 6e9;
 double DecodingSeconds(const TaskCost& cost, int num_threads) {
   const double num_workers = std::clamp(num_threads, 1, ExpertLayouts::kFinishParts);
   return static_cast<double>(cost.decoded_bytes) / (kDecodedBytesPerSecond * num_workers);
+}
+
+double PackingSeconds(const GemmRates& gemm, double bytes) {
+  return gemm.pack_s > 0 ? gemm.pack_s * bytes : kPackingReads * gemm.Seconds(0, bytes);
 }
 
 // The rates of the matrices in one format, and their share of all.
@@ -49,13 +53,36 @@ std::vector<SharedRates> MeasuredRates(const Processor& processor, const ModelFo
   return rates;
 }
 
+// A thread draws a token from so many entries of logits per second (measured with temperature and top_p).
+constexpr double kDrawnPerSecond = 1e9;
+
+RowRates UnmeasuredRows(int num_threads) {
+  return {.num_threads = num_threads, .draw_s = 1 / (kDrawnPerSecond * num_threads), .points = {{.rows = 1}}};
+}
+
+// On the host, issuing a task and looking at its result takes as long as so many calls. Beside each pass so many more
+// pass: batches are built, and tokens are given to their requests. Measured with a model whose steps take a
+// millisecond.
+constexpr double kTaskCalls = 5;
+constexpr double kPassCalls = 35;
+
+double CallSeconds(const TaskCost& cost, const AttentionRates& attention, bool is_host) {
+  if (!is_host) return attention.call_s;
+  return attention.call_s * (cost.embedded_rows > 0 ? kTaskCalls + kPassCalls : kTaskCalls);
+}
+
+double RowSeconds(const TaskCost& cost, const RowRates& rows) {
+  return rows.EmbedSeconds(cost.embedded_rows) + rows.AttentionSeconds(cost.attention_rows) +
+         rows.RoutedSeconds(cost.routed_rows) + rows.draw_s * cost.drawn_entries;
+}
+
 SimulatedRuntime::Duration MeasuredTime(const std::vector<SharedRates>& rates, const AttentionRates& attention,
-                                        int num_threads) {
-  return [rates, attention, num_threads](const TaskCost& cost) {
+                                        const RowRates& rows, bool is_host) {
+  return [rates, attention, rows, is_host](const TaskCost& cost) {
     double seconds =
-        attention.call_s + DecodingSeconds(cost, num_threads) +
+        CallSeconds(cost, attention, is_host) + DecodingSeconds(cost, rows.num_threads) + RowSeconds(cost, rows) +
         std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
-        kPackingReads * rates[0].gemm.Seconds(0, static_cast<double>(cost.packed_bytes));
+        PackingSeconds(rates[0].gemm, static_cast<double>(cost.packed_bytes));
     for (const SharedRates& part : rates) {
       seconds += part.gemm.Seconds(part.share.weights * (cost.flops - cost.kv_flops),
                                    part.share.bytes * static_cast<double>(cost.memory_bytes - cost.kv_bytes));
@@ -72,7 +99,9 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   const Arithmetic arithmetic = FfnArithmetic(plan.formats, formats, *processor);
   const std::vector<SharedRates> gemm = MeasuredRates(*processor, formats, arithmetic, num_threads);
   const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
-  if (!gemm.empty() && attention != nullptr) return MeasuredTime(gemm, *attention, num_threads);
+  const RowRates* measured = processor->FindRows(num_threads);
+  const RowRates rows = measured == nullptr ? UnmeasuredRows(num_threads) : *measured;
+  if (!gemm.empty() && attention != nullptr) return MeasuredTime(gemm, *attention, rows, name == "cpu");
   const MemoryTier* tier = hardware.FindTier(processor->tier);
   const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
   const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;
@@ -83,7 +112,7 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
         TraitsOf(formats.ffn).name, KvFormatName(formats.kv), num_threads, name);
   }
   return [=, call_s = processor->call_s](const TaskCost& cost) {
-    return call_s + DecodingSeconds(cost, num_threads) +
+    return call_s + DecodingSeconds(cost, num_threads) + rows.draw_s * cost.drawn_entries +
            std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
   };
 }

@@ -25,7 +25,7 @@ PassSimulator::PassSimulator(Args args)
       heads_cost_(heads_config_, args_.formats),
       cut_expert_cost_(WithPartsOfExperts(args_), args_.formats),
       layouts_(args_.config.layer_has_experts, args_.config.num_stored_experts(), args_.expert_bytes, args_.ranks,
-               args_.compressed_bytes, args_.bytes_of_experts),
+               args_.compressed_bytes, args_.bytes_of_experts, args_.packs),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
   disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay);

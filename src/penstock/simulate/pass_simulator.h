@@ -32,6 +32,7 @@ class PassSimulator {
     uint64_t expert_bytes = 0;                                // bytes that cross a link for one expert, on average
     std::vector<uint64_t> bytes_of_experts = {};              // of each expert, by key; empty: all alike
     std::optional<uint64_t> compressed_bytes = std::nullopt;  // read from the disk instead
+    bool packs = false;                                       // experts are made panels after they arrived
     ScheduleOptions schedule;
     Eviction eviction = Eviction::kStatic;  // eviction policy of the tier that computes the layers
     ExpertRoom dram = {};

@@ -117,6 +117,7 @@ absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationIn
                            .expert_bytes = mean_bytes,
                            .bytes_of_experts = std::move(bytes),
                            .compressed_bytes = CompressedBytes(layouts),
+                           .packs = layouts.packs(),
                            .schedule = policy.schedule,
                            .eviction = policy.eviction,
                            .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},

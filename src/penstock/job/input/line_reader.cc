@@ -12,8 +12,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kBlockBytes = 128 << 10;
-constexpr size_t kLongLineBytes = 8 * kBlockBytes;
+constexpr size_t kLongLineBytes = 8 * kLineBlockBytes;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
@@ -46,7 +45,7 @@ absl::StatusOr<bool> LineReader::Fill(size_t num_bytes) {
 // Returns the bytes from here to the next newline or the end of the file. Does not move the position.
 absl::StatusOr<uint64_t> LineReader::MeasureRest() {
   const uint64_t begin = file_offset_;
-  std::string block(kBlockBytes, '\0');
+  std::string block(kLineBlockBytes, '\0');
   uint64_t num_bytes = 0;
   for (bool at_end = false; !at_end;) {
     absl::StatusOr<size_t> num_read = Read(block);
@@ -69,7 +68,7 @@ absl::StatusOr<bool> LineReader::Next(Line& line) {
     newline = buffer_.find('\n', start_ + searched);
     if (newline != std::string::npos) break;
     searched = buffer_.size() - start_;
-    size_t num_wanted = kBlockBytes;
+    size_t num_wanted = kLineBlockBytes;
     if (searched >= kLongLineBytes) {
       // A long line is measured first. Then it gets a buffer of its size, or none when it is too long.
       PENSTOCK_ASSIGN_OR_RETURN(const uint64_t rest, MeasureRest());

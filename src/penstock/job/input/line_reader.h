@@ -13,6 +13,9 @@
 
 namespace penstock {
 
+// The bytes that are read at once. Lines across the end of a block need a second one.
+inline constexpr size_t kLineBlockBytes = 128 << 10;
+
 struct Line {
   // Without the line end. Of a too long line, some bytes of its beginning. Valid until the next call of Next().
   std::string_view text;

@@ -1,4 +1,5 @@
 #include "penstock/job/input/validate_input.h"
+#include "penstock/job/input/line_reader.h"
 
 #include <algorithm>
 #include <cmath>
@@ -280,13 +281,14 @@ Workload WorkloadOf(const InputReport& report, double bytes_per_token) {
 }
 
 InputReport ReportOf(const Workload& workload) {
-  constexpr uint64_t kLineBufferBytes = 256 << 10;
   std::string line = R"({"id": "request-000000", "max_tokens": 1000, "prompt": [)";
   for (int64_t i = 0; i < workload.max_prompt_tokens; ++i) line += "12345, ";
   InputReport report;
   report.num_lines = workload.num_requests;
   report.longest_line_bytes = line.size();
-  report.parse_bytes = BytesToParse(line) + kLineBufferBytes;
+  // The reader holds a block, and two once a line crosses from one to the next.
+  const bool is_one_block = static_cast<uint64_t>(workload.num_requests) * line.size() < kLineBlockBytes;
+  report.parse_bytes = BytesToParse(line) + (is_one_block ? 1 : 2) * kLineBlockBytes;
   report.prompts.longest_tokens = workload.max_prompt_tokens;
   return report;
 }
