@@ -28,6 +28,14 @@ TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
   EXPECT_GT(cpu.rows[0].points.back().embed_s, 0);
 }
 
+TEST(ProbeTest, MeasuresAUsualShapeWithoutAModel) {
+  const auto hardware =
+      Probe({.options = {.device = "cpu", .threads = 1}, .disk_dir = "", .seconds = 0.01, .max_bytes = 256 << 20});
+  ASSERT_TRUE(hardware.ok()) << hardware.status();
+  ASSERT_EQ(hardware->processors.front().rows.size(), 1u);
+  EXPECT_GT(hardware->processors.front().rows[0].draw_s, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, KernelProbeTest,
                          testing::Values("mixtral-tiny", "qwen35moe-tiny", "nemotronh-tiny", "gemma4-tiny",
                                          "deepseek32-tiny", "switch-tiny", "mimo-odd", "laguna-odd", "ling3-tiny"),

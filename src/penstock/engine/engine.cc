@@ -224,7 +224,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   }
   if (communicator_ != nullptr) {
     // Rows of bf16 are in pairs only where the processor multiplies these.
-    const bool has_pairs = plan_->formats.rows.ffn == kernels::RowFormat::kBF16 && isa_ == kernels::Isa::kAvx512Bf16;
+    const bool has_pairs = plan_->formats.rows.ffn == kernels::RowFormat::kBF16 && kernels::SumsPairs(isa_);
     const std::string identity =
         fmt::format("model {}, formats {} {} {} {}, pairs {}", info_.fingerprint, info_.dtype,
                     static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv),

@@ -19,6 +19,7 @@ constexpr Feature kFeatures[] = {{"avx2", &CpuFeatures::avx2},
                                  {"avx_vnni", &CpuFeatures::avx_vnni},
                                  {"avx512_vnni", &CpuFeatures::avx512_vnni},
                                  {"avx512_bf16", &CpuFeatures::avx512_bf16},
+                                 {"amx_int8", &CpuFeatures::amx_int8},
                                  {"asimd_dot", &CpuFeatures::asimd_dot}};
 
 json::value PeakJson(const ComputePeak& peak) {

@@ -22,5 +22,6 @@ extern const PeakLoop kAvx512F32Loop;
 extern const PeakLoop kAvx512Int8Loop;
 extern const PeakLoop kAvx512VnniInt8Loop;
 extern const PeakLoop kAvx512Bf16Loop;
+extern const PeakLoop kAmxInt8Loop;
 
 }  // namespace penstock

@@ -33,6 +33,7 @@ std::vector<const PeakLoop*> SupportedPeakLoops(Arithmetic arithmetic) {
       add_if(cpu.avx512, kAvx512Int8Loop);
       add_if(cpu.avx_vnni, kAvxVnniInt8Loop);
       add_if(cpu.avx512_vnni, kAvx512VnniInt8Loop);
+      add_if(cpu.amx_int8, kAmxInt8Loop);
       break;
   }
 #endif

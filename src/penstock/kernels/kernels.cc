@@ -12,7 +12,8 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kNeon};
+constexpr Isa kAllIsas[] = {Isa::kScalar,     Isa::kAvx2,      Isa::kAvx512, Isa::kAvx512Vnni,
+                            Isa::kAvx512Bf16, Isa::kAvx512Amx, Isa::kNeon};
 
 #if defined(__x86_64__)
 // Equal bits matter more than speed: a machine whose instruction sums in another order uses plain AVX-512.
@@ -28,6 +29,7 @@ bool IsSupported(Isa isa) {
     case Isa::kAvx512: return MachineCpuFeatures().avx512;
     case Isa::kAvx512Vnni: return MachineCpuFeatures().avx512_vnni;
     case Isa::kAvx512Bf16: return MachineCpuFeatures().avx512_vnni && HasLawfulAvx512Bf16();
+    case Isa::kAvx512Amx: return MachineCpuFeatures().amx_int8 && IsSupported(Isa::kAvx512Bf16);
     case Isa::kNeon: return false;
   }
   return false;
@@ -48,6 +50,11 @@ const KernelTable& Avx512VnniKernels() {
 
 const KernelTable& Avx512Bf16Kernels() {
   static const KernelTable table = Changed(Avx512VnniKernels(), kAvx512Bf16Changes);
+  return table;
+}
+
+const KernelTable& Avx512AmxKernels() {
+  static const KernelTable table = Changed(Avx512Bf16Kernels(), kAvx512AmxChanges);
   return table;
 }
 #elif defined(__aarch64__)
@@ -74,6 +81,7 @@ std::string_view IsaName(Isa isa) {
     case Isa::kAvx512: return "avx512";
     case Isa::kAvx512Vnni: return "avx512vnni";
     case Isa::kAvx512Bf16: return "avx512bf16";
+    case Isa::kAvx512Amx: return "avx512amx";
     case Isa::kNeon: return "neon";
   }
   return "unknown";
@@ -109,6 +117,7 @@ const KernelTable& KernelsFor(Isa isa) {
     case Isa::kAvx512: return kAvx512Kernels;
     case Isa::kAvx512Vnni: return Avx512VnniKernels();
     case Isa::kAvx512Bf16: return Avx512Bf16Kernels();
+    case Isa::kAvx512Amx: return Avx512AmxKernels();
     case Isa::kNeon: break;
   }
 #elif defined(__aarch64__)

@@ -11,14 +11,18 @@
 namespace penstock::kernels {
 
 // Instruction sets, from the one that runs everywhere to the most demanding. All of them give the same bits, except
-// that kAvx512Bf16 takes denormals as zero when it multiplies kBF16 rows.
-enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kNeon };
+// that those with SumsPairs() take denormals as zero when they multiply kBF16 rows.
+enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAvx512Amx, kNeon };
 
-std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon"
+// "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx", "neon"
+std::string_view IsaName(Isa isa);
 
 // Returns the instruction sets that this binary contains and this machine runs, ascending; kScalar is always among
 // them.
 std::vector<Isa> SupportedIsas();
+
+// Whether kBF16 rows are multiplied in pairs of inputs.
+inline bool SumsPairs(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAvx512Amx; }
 
 // Returns the last of SupportedIsas().
 Isa BestIsa();

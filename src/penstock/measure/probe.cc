@@ -63,6 +63,7 @@ ModelConfig UsualShape() {
   config.num_kv_heads = 8;
   config.head_dim = 128;
   config.rope.rotary_dim = 128;
+  config.rope.usual.frequencies.assign(64, 1);
   config.attention_scale = 1;
   config.vocab_size = 32000;
   config.expert_dim = 2048;

@@ -19,7 +19,7 @@ std::string IdentityOf(const LoadedModel& model, const EnginePlan& plan, kernels
       fmt::format("penstock {}, model {}, dtype {}, activations {}, kv {}, rows {} {}", Version(), model.fingerprint,
                   static_cast<int>(formats.dtype), static_cast<int>(formats.activations), KvFormatName(formats.kv),
                   static_cast<int>(formats.rows.attention), static_cast<int>(formats.rows.ffn));
-  if (formats.dtype == ComputeDtype::kBF16 && isa == kernels::Isa::kAvx512Bf16) identity += ", pairs";
+  if (formats.dtype == ComputeDtype::kBF16 && kernels::SumsPairs(isa)) identity += ", pairs";
   const std::optional<DeviceSpec>& device = plan.policy.device;
   if (device.has_value() && device->kind == DeviceKind::kCuda) {
     identity += fmt::format(", {} with {}", device->model, TraitsOf(plan.policy.schedule.kind).name);

@@ -23,6 +23,7 @@ struct KernelChanges {
 };
 extern const KernelChanges kAvx512VnniChanges;  // to kAvx512Kernels
 extern const KernelChanges kAvx512Bf16Changes;  // to the table that those changes give
+extern const KernelChanges kAvx512AmxChanges;   // and to the table that these give
 
 // Converts the inputs [first, first + count) of a panel of codes or blocks into a panel of floats or bf16.
 using MakeChunkFunction = void (*)(const std::byte* panel, int64_t first, int64_t count, bool as_bf16,
