@@ -2,7 +2,7 @@
 
 #if defined(__AVX512F__)
 
-#include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
+#include "penstock/kernels/cpu/gemm/pairs_avx512bf16-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
 
 namespace penstock::kernels {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
-#include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
 #include "penstock/kernels/kernel_table.h"
 #include "penstock/tensor/kv_block.h"

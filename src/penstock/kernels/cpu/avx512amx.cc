@@ -2,7 +2,7 @@
 // and the same float operations after them.
 #include <immintrin.h>
 
-#include "penstock/kernels/cpu/gemm_quantised-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/tables.h"
 #include "penstock/kernels/cpu/vec_avx512-inl.h"
@@ -194,8 +194,7 @@ void MultiplyPanel(const GemmArgs& args, int64_t first, int64_t num_rows, int64_
     const int64_t num_groups = rest < kMaxGroups ? rest : kMaxGroups;
     const std::byte* codes[kMaxGroups];
     for (int64_t group = 0; group < num_groups; ++group) codes[group] = Chunks::Codes(chunk, group, unpacked);
-    NextChunk next =
-        NextChunk::For(chunk + Chunks::kChunkBytes, Chunks::kChunkBytes, num_pairs * num_groups);
+    NextChunk next = NextChunk::For(chunk + Chunks::kChunkBytes, Chunks::kChunkBytes, num_pairs * num_groups);
     RowPair rows = {.x = args.x + first * args.x_stride_bytes + begin, .groups = nullptr, .num_rows = 0, .sums = sums};
     for (int64_t pair = 0; pair < num_pairs; ++pair) {
       rows.num_rows = pair_rows.min + (pair < pair_rows.num_larger ? 1 : 0);
@@ -204,8 +203,7 @@ void MultiplyPanel(const GemmArgs& args, int64_t first, int64_t num_rows, int64_
         TileShapes(first_rows, rows.num_rows - first_rows).Load();
         shaped_for = rows.num_rows;
       }
-      rows.groups =
-          rows.x - begin + groups_offset + begin / kInt8Group * static_cast<int64_t>(sizeof(Int8RowGroup));
+      rows.groups = rows.x - begin + groups_offset + begin / kInt8Group * static_cast<int64_t>(sizeof(Int8RowGroup));
       MultiplyChunk<Chunks>(rows, args.x_stride_bytes, chunk, codes, num_groups, next);
       rows.x += rows.num_rows * args.x_stride_bytes;
       rows.sums += rows.num_rows * kPanelCols;

@@ -1,7 +1,7 @@
 #include "penstock/kernels/cpu/tables.h"
 
-#include "penstock/kernels/cpu/gemm_blocks-inl.h"
-#include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm_blocks-inl.h"
+#include "penstock/kernels/cpu/gemm/pairs_avx512bf16-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
 
 namespace penstock::kernels {

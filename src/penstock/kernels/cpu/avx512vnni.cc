@@ -1,6 +1,6 @@
 #include "penstock/kernels/cpu/attention-inl.h"
-#include "penstock/kernels/cpu/gemm_blocks-inl.h"
-#include "penstock/kernels/cpu/gemm_quantised-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm_blocks-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/indexer-inl.h"
 #include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/tables.h"

@@ -1,7 +1,7 @@
 // Reads panels of block formats (tensor/block_panels.h): codes, scales and minima, for the outputs of a lane.
 //
-// Quads, groups and halves are counted as in kernels/cpu/block_codes-inl.h: a quad is 4 neighbouring inputs, and quad
-// 4 * half + i is one of a group of 32 inputs. Group 4 * second + group is one of the 8 groups of a block of 256.
+// Quads, groups and halves are counted as in kernels/cpu/gemm/block_codes-inl.h: a quad is 4 neighbouring inputs, and
+// quad 4 * half + i is one of a group of 32 inputs. Group 4 * second + group is one of the 8 groups of a block of 256.
 #pragma once
 
 #include "penstock/kernels/cuda/math.cuh"

@@ -5,7 +5,7 @@
 // the panel's block, moved by 64 bytes for the outputs 16 to 31.
 #pragma once
 
-#include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/tensor/block_formats.h"
 
 namespace penstock::kernels {

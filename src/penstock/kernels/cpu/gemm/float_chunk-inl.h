@@ -3,9 +3,9 @@
 // A chunk is a panel of floats with the bits of UnpackColumn, or one of bf16, to which they are rounded.
 #pragma once
 
-#include "penstock/kernels/cpu/block_codes-inl.h"
-#include "penstock/kernels/cpu/gemm-inl.h"
-#include "penstock/kernels/cpu/gemm_quantised-inl.h"
+#include "penstock/kernels/cpu/gemm/block_codes-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/tables.h"
 #include "penstock/tensor/block_panels.h"
 

@@ -2,7 +2,7 @@
 // the tests of these tiles use the latter on machines without the instruction.
 #pragma once
 
-#include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/vec_avx512-inl.h"
 
 namespace penstock::kernels {

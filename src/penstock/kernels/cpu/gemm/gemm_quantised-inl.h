@@ -4,7 +4,7 @@
 // `Ints` is 16 lanes of int32 with the instruction set's products of codes; see ints_scalar-inl.h.
 #pragma once
 
-#include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/kernel_table.h"
 #include "penstock/tensor/ternary.h"
 

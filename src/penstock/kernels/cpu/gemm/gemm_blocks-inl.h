@@ -6,10 +6,10 @@
 // For rows of floats it becomes a panel of floats (float_chunk-inl.h).
 #pragma once
 
-#include "penstock/kernels/cpu/block_codes-inl.h"
-#include "penstock/kernels/cpu/float_chunk-inl.h"
-#include "penstock/kernels/cpu/gemm-inl.h"
-#include "penstock/kernels/cpu/gemm_quantised-inl.h"
+#include "penstock/kernels/cpu/gemm/block_codes-inl.h"
+#include "penstock/kernels/cpu/gemm/float_chunk-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/tables.h"
 #include "penstock/tensor/block_panels.h"
 
