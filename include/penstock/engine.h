@@ -175,7 +175,7 @@ struct EngineOptions {
       0;  // prompt rows per step; 0: as many as the budget allows, at most 256, or 2048 with experts on disk
   bool decodes = true;  // false: only scores prompts, generates nothing (a hint for schedule auto)
   // Expected tokens of a request's prompt and answer. The KV cache holds this many for each place of the batch.
-  int64_t planned_positions = 0;  // 0: 256
+  int64_t planned_positions = 0;  // 0: 256, or fewer (down to 128) where all experts then stay in memory
   Policy policy = {};
   // Files that the engine writes; empty: none.
   std::string trace_path = {};       // Chrome trace JSON of every task (opens in Perfetto)

@@ -46,7 +46,7 @@ struct PlanInputs {
   int64_t min_chunk = 0;                              // the least that is planned or asked for
   int64_t context_length = 0;                         // > 0
   int64_t pages_per_sequence = 0;                     // maximum KV pages of a sequence; 0: the whole context's
-  int64_t planned_positions = 0;                      // average positions of a sequence; 0: 256
+  int64_t planned_positions = 0;                      // average positions of a sequence; 0: 128 to 256
   int64_t min_slots = 2;                              // the minimum with which the schedule can run
   int64_t micro_batch_size = 0;                       // in sequences; 0: all
   std::optional<DeviceInputs> device = std::nullopt;  // if present, the bytes above are only the host's
