@@ -49,6 +49,16 @@ TEST(ChatForms, AnAnswerContinuesTheAssistantsLastMessage) {
             R"({"role":"assistant","content":"It is"}]})");
 }
 
+TEST(ChatForms, MessagesMayHaveAFormatAndStrictTools) {
+  constexpr std::string_view kFormat = R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})";
+  EXPECT_EQ(Messages(R"({"messages":[],"tools":[{"name":"f","input_schema":{},"strict":true}],
+      "output_config":{"effort":"low","format":{"type":"json_schema","schema":{}},"more":1}})"),
+            fmt::format(R"({{"messages":[],"tools":[{{"type":"function","function":{{"name":"f","strict":true,)"
+                        R"("parameters":{{}}}}}}],{},"reasoning_effort":"low"}} without output_config.more)",
+                        kFormat));
+  EXPECT_THAT(Messages(R"({"messages":[],"output_format":{"type":"json_schema","schema":{}}})"), HasSubstr(kFormat));
+}
+
 TEST(ChatForms, WhatMessagesCannotHonourIsNamed) {
   EXPECT_THAT(Messages(R"({"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]})"),
               HasSubstr("messages: content of type \"image\""));
@@ -59,6 +69,9 @@ TEST(ChatForms, WhatMessagesCannotHonourIsNamed) {
   EXPECT_THAT(Messages(R"({"messages":[],"tools":[{"type":"bash_20250124","name":"b"}]})"),
               HasSubstr("tools of type \"bash_20250124\""));
   EXPECT_THAT(Messages(R"({"messages":[],"mcp_servers":[{}]})"), HasSubstr("mcp_servers: is not supported"));
+  EXPECT_THAT(Messages(R"({"messages":[],"output_config":{"format":{"type":"regex"}}})"),
+              HasSubstr("output_config: expected an object with type json_schema"));
+  EXPECT_THAT(Messages(R"({"messages":[],"output_config":1})"), HasSubstr("output_config: expected an object"));
   EXPECT_THAT(Messages(R"({"messages":[],"tool_choice":"auto"})"), HasSubstr("tool_choice: expected an object"));
   EXPECT_THAT(Messages("{}"), HasSubstr("messages: is missing"));
 }

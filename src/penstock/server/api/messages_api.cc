@@ -173,6 +173,7 @@ json::array ToolsOf(FieldReader& fields, const json::value& tools, std::string& 
     json::object function = {{"name", TextOf(reader, "name")}};
     if (reader.error().has_value()) fields.Fail("invalid_request", "tools", reader.error()->message);
     if (const json::value* text = reader.Find("description")) function["description"] = *text;
+    if (const json::value* strict = reader.Find("strict")) function["strict"] = *strict;
     const json::value* schema = reader.Find("input_schema");
     function["parameters"] = schema == nullptr ? json::value(json::object{{"type", "object"}}) : *schema;
     converted.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
@@ -205,6 +206,24 @@ void AddThinking(FieldReader& fields, const json::value& thinking, json::object&
     return fields.Fail("invalid_request", "thinking", "expected an object with type enabled, disabled or adaptive");
   }
   chat["chat_template_kwargs"] = json::object{{"enable_thinking", type == "enabled"}};
+}
+
+void AddFormat(FieldReader& fields, std::string_view name, const json::value& format, json::object& chat) {
+  const json::object* object = format.if_object();
+  const json::value* schema = object == nullptr ? nullptr : object->if_contains("schema");
+  if (schema == nullptr || TypeOf(*object) != "json_schema") {
+    return fields.Fail("invalid_request", name, "expected an object with type json_schema and a schema");
+  }
+  chat["response_format"] = json::object{{"type", "json_schema"}, {"json_schema", json::object{{"schema", *schema}}}};
+}
+
+void AddOutputConfig(FieldReader& fields, const json::value& config, json::object& chat, std::string& ignored) {
+  if (!config.is_object()) return fields.Fail("invalid_request", "output_config", "expected an object");
+  FieldReader inner(config.get_object(), "output_config.");
+  if (const json::value* format = inner.Find("format")) AddFormat(fields, "output_config", *format, chat);
+  if (const std::optional<std::string> effort = inner.Text("effort")) chat["reasoning_effort"] = *effort;
+  if (inner.error().has_value()) fields.Fail("invalid_request", "output_config", inner.error()->message);
+  for (const std::string& name : inner.Unread()) AddIgnored("output_config." + Printable(Excerpt(name)), ignored);
 }
 
 // The fields of /v1/messages that mean the same under another or the same name.
@@ -389,7 +408,9 @@ json::object ChatOfMessages(const json::object& body, std::optional<LineError>& 
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = ToolsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) AddToolChoice(fields, *choice, chat);
   if (const json::value* thinking = fields.Find("thinking")) AddThinking(fields, *thinking, chat);
-  for (const std::string_view name : {"container", "mcp_servers", "output_format"}) {
+  if (const json::value* format = fields.Find("output_format")) AddFormat(fields, "output_format", *format, chat);
+  if (const json::value* config = fields.Find("output_config")) AddOutputConfig(fields, *config, chat, ignored);
+  for (const std::string_view name : {"container", "mcp_servers"}) {
     if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; leave it out");
   }
   if (fields.Find("context_management") != nullptr) AddIgnored("context_management", ignored);
