@@ -98,6 +98,14 @@ TEST(ChatForms, ResponsesWithToolsBecomeAChat) {
       R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{}}},"reasoning_effort":"low"})");
 }
 
+TEST(ChatForms, ResponsesAskForLogProbabilitiesInTwoWays) {
+  EXPECT_EQ(Responses(R"({"input":"x","include":["message.output_text.logprobs"]})"),
+            R"({"logprobs":true,"messages":[{"role":"user","content":"x"}]})");
+  EXPECT_THAT(Responses(R"({"input":"x","top_logprobs":2})"), HasSubstr(R"("logprobs":true,"top_logprobs":2)"));
+  EXPECT_THAT(Responses(R"({"input":"x","include":["reasoning.encrypted_content"],"top_logprobs":0})"),
+              testing::Not(HasSubstr("logprobs")));
+}
+
 TEST(ChatForms, WhatResponsesCannotHonourIsNamed) {
   EXPECT_THAT(Responses(R"({"input":"x","previous_response_id":"r"})"), HasSubstr("previous_response_id: is not"));
   EXPECT_THAT(Responses(R"({"input":"x","store":true})"), HasSubstr("store: responses are not stored"));

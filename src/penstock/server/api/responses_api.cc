@@ -425,9 +425,15 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
                                         std::pair("seed", "seed"), std::pair("stop", "stop")}) {
     if (const json::value* value = fields.Find(name)) chat[chat_name] = *value;
   }
-  if (const json::value* top = fields.Find("top_logprobs"); top != nullptr && *top != json::value(0)) {
+  const json::value* include = fields.Find("include");
+  const json::array* included = include == nullptr ? nullptr : include->if_array();
+  const bool includes_logprobs = included != nullptr && std::ranges::any_of(*included, [](const json::value& part) {
+                                   return part == "message.output_text.logprobs";
+                                 });
+  const json::value* top = fields.Find("top_logprobs");
+  if (includes_logprobs || (top != nullptr && *top != json::value(0))) {
     chat["logprobs"] = true;
-    chat["top_logprobs"] = *top;
+    if (top != nullptr) chat["top_logprobs"] = *top;
   }
   InputConverter converter(fields);
   if (const std::optional<std::string> text = fields.Text("instructions")) converter.AddText("system", *text);
