@@ -230,7 +230,10 @@ class ResponsesWriter : public AnswerWriter {
         reasoning != nullptr && reasoning->is_object() ? reasoning->get_object().if_contains("effort") : nullptr;
     response_["reasoning"] =
         json::object{{"effort", effort == nullptr ? json::value(nullptr) : *effort}, {"summary", nullptr}};
+    held_bytes_ = BytesToRead(json::serialize(response_));
   }
+
+  uint64_t held_bytes() const override { return held_bytes_; }
 
   // Each list is made as text, and becomes JSON that takes about as much as two of them.
   int NumLogprobLists(bool) const override { return 3; }
@@ -391,6 +394,7 @@ class ResponsesWriter : public AnswerWriter {
   int logprobs_;
   TokenText token_text_;
   json::object response_;
+  uint64_t held_bytes_ = 0;  // of its fields that are those of the request
   int64_t num_events_ = 0;
   bool is_cut_ = false;  // the answer ended at its greatest length
   std::vector<TokenLogprobs> piece_logprobs_, all_logprobs_;
