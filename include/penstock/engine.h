@@ -275,6 +275,7 @@ struct EngineStats {
   double load_s = 0;
   double prefill_s = 0;  // a step's time is split between prefill and decode in proportion to their rows
   double decode_s = 0;
+  double kv_usage = 0;             // share of the KV cache's pages that requests held in the last step
   uint64_t disk_bytes = 0;         // bytes of experts read from disk while generating
   uint64_t unused_disk_bytes = 0;  // read ahead and then not wanted
   uint64_t dram_to_device_bytes = 0;
