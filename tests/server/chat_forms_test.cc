@@ -25,7 +25,8 @@ std::string Messages(std::string_view body) { return Converted(ChatOfMessages, b
 std::string Responses(std::string_view body) { return Converted(ChatOfResponses, body); }
 
 TEST(ChatForms, MessagesWithToolsBecomeAChat) {
-  EXPECT_EQ(Messages(R"({"model":"m","max_tokens":5,"stop_sequences":["x"],
+  EXPECT_EQ(
+      Messages(R"({"model":"m","max_tokens":5,"stop_sequences":["x"],
       "system":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}},{"type":"text","text":"b"}],
       "messages":[{"role":"user","content":"q"},
         {"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"},{"type":"text","text":"c"},
@@ -34,13 +35,13 @@ TEST(ChatForms, MessagesWithToolsBecomeAChat) {
                                   {"type":"text","text":"go on"}]}],
       "tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}],
       "tool_choice":{"type":"auto","disable_parallel_tool_use":true},"thinking":{"type":"enabled","budget_tokens":9}})"),
-            R"({"model":"m","max_tokens":5,"stop":["x"],"messages":[{"role":"system","content":"a\nb"},)"
-            R"({"role":"user","content":"q"},{"role":"assistant","content":"c","reasoning_content":"t",)"
-            R"("tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{\"k\":1}"}}]},)"
-            R"({"role":"tool","tool_call_id":"i","content":"r"},)"
-            R"({"role":"user","content":[{"type":"text","text":"go on"}]}],)"
-            R"("tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}],)"
-            R"("tool_choice":"auto","parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":true}})");
+      R"({"model":"m","max_tokens":5,"stop":["x"],"messages":[{"role":"system","content":"a\nb"},)"
+      R"({"role":"user","content":"q"},{"role":"assistant","content":"c","reasoning_content":"t",)"
+      R"("tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{\"k\":1}"}}]},)"
+      R"({"role":"tool","tool_call_id":"i","content":"r"},)"
+      R"({"role":"user","content":[{"type":"text","text":"go on"}]}],)"
+      R"("tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}],)"
+      R"("tool_choice":"auto","parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":true}} without thinking.budget_tokens)");
 }
 
 TEST(ChatForms, AnAnswerContinuesTheAssistantsLastMessage) {
@@ -98,6 +99,20 @@ TEST(ChatForms, ResponsesWithToolsBecomeAChat) {
       R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{}}},"reasoning_effort":"low"})");
 }
 
+TEST(ChatForms, ErrorsHaveTheClientsNamesOfFields) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"max_tokens", "max_output_tokens"},
+                                                                      {"messages", "input"}};
+  const auto named = [&](const std::string& field) {
+    const ApiError error = WithNames({.message = field + ": is wrong", .param = field}, kNames);
+    EXPECT_EQ(error.message, error.param + ": is wrong");
+    return error.param;
+  };
+  EXPECT_EQ(named("max_tokens"), "max_output_tokens");
+  EXPECT_EQ(named("messages[2].role"), "input[2].role");
+  EXPECT_EQ(named("messages_of"), "messages_of");
+  EXPECT_EQ(named("seed"), "seed");
+}
+
 TEST(ChatForms, ResponsesAskForLogProbabilitiesInTwoWays) {
   EXPECT_EQ(Responses(R"({"input":"x","include":["message.output_text.logprobs"]})"),
             R"({"logprobs":true,"messages":[{"role":"user","content":"x"}]})");
@@ -110,6 +125,9 @@ TEST(ChatForms, WhatResponsesCannotHonourIsNamed) {
   EXPECT_THAT(Responses(R"({"input":"x","previous_response_id":"r"})"), HasSubstr("previous_response_id: is not"));
   EXPECT_THAT(Responses(R"({"input":"x","store":true})"), HasSubstr("store: responses are not stored"));
   EXPECT_THAT(Responses(R"({"input":"x","truncation":"auto"})"), HasSubstr("truncation"));
+  EXPECT_THAT(Responses(R"({"input":"x","metadata":[1]})"), HasSubstr("metadata: expected an object"));
+  EXPECT_THAT(Responses(R"({"input":"x","text":"y"})"), HasSubstr("text: expected an object"));
+  EXPECT_THAT(Responses(R"({"input":"x","text":{"verbosity":"low"}})"), HasSubstr("without text.verbosity"));
   EXPECT_THAT(Responses(R"({"input":[{"type":"item_reference","id":"a"}]})"), HasSubstr("item_reference"));
   EXPECT_THAT(Responses(R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})"), HasSubstr("input_image"));
   EXPECT_THAT(Responses(R"({"input":"x","tools":[{"type":"web_search"}]})"), HasSubstr("without tools.web_search"));

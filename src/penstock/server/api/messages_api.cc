@@ -199,12 +199,13 @@ void AddToolChoice(FieldReader& fields, const json::value& choice, json::object&
   if (reader.Bool("disable_parallel_tool_use").value_or(false)) chat["parallel_tool_calls"] = false;
 }
 
-void AddThinking(FieldReader& fields, const json::value& thinking, json::object& chat) {
+void AddThinking(FieldReader& fields, const json::value& thinking, json::object& chat, std::string& ignored) {
   const std::string_view type = thinking.is_object() ? TypeOf(thinking.get_object()) : std::string_view();
   if (type == "adaptive") return;
   if (type != "enabled" && type != "disabled") {
     return fields.Fail("invalid_request", "thinking", "expected an object with type enabled, disabled or adaptive");
   }
+  if (thinking.get_object().contains("budget_tokens")) AddIgnored("thinking.budget_tokens", ignored);
   chat["chat_template_kwargs"] = json::object{{"enable_thinking", type == "enabled"}};
 }
 
@@ -369,7 +370,10 @@ std::optional<ApiError> StartMessages(ApiServer& api, const std::shared_ptr<Exch
   if (error.has_value()) return ErrorOf(*error);
   Answering::Args args{.exchange = exchange, .model_name = api.model_name(), .is_stream = is_stream};
   args.headers = IgnoredHeader(ignored);
-  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return failed;
+  constexpr std::pair<std::string_view, std::string_view> kOwnNames[] = {{"stop", "stop_sequences"},
+                                                                         {"reasoning_effort", "output_config.effort"},
+                                                                         {"response_format", "output_config.format"}};
+  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return WithNames(*failed, kOwnNames);
   const int64_t num_prompt_tokens = std::ssize(args.prompts[0].engine_request.prompt_ids);
   const BodyHead head = api.NewHead();
   args.writer = std::make_unique<MessagesWriter>(fmt::format("msg_{:016x}", head.number), api.model_name(),
@@ -407,7 +411,7 @@ json::object ChatOfMessages(const json::object& body, std::optional<LineError>& 
   chat["messages"] = converter.TakeMessages();
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = ToolsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) AddToolChoice(fields, *choice, chat);
-  if (const json::value* thinking = fields.Find("thinking")) AddThinking(fields, *thinking, chat);
+  if (const json::value* thinking = fields.Find("thinking")) AddThinking(fields, *thinking, chat, ignored);
   if (const json::value* format = fields.Find("output_format")) AddFormat(fields, "output_format", *format, chat);
   if (const json::value* config = fields.Find("output_config")) AddOutputConfig(fields, *config, chat, ignored);
   for (const std::string_view name : {"container", "mcp_servers"}) {

@@ -143,8 +143,10 @@ json::value ToolChoiceOf(const json::value& choice) {
   return json::object{{"type", "function"}, {"function", json::object{{"name", Copied(FieldText(*object, "name"))}}}};
 }
 
-void AddTextFormat(FieldReader& fields, const json::value& text, json::object& chat) {
-  const json::value* format = text.is_object() ? text.get_object().if_contains("format") : nullptr;
+void AddTextFormat(FieldReader& fields, const json::value& text, json::object& chat, std::string& ignored) {
+  if (!text.is_object()) return fields.Fail("invalid_request", "text", "expected an object");
+  if (text.get_object().contains("verbosity")) AddIgnored("text.verbosity", ignored);
+  const json::value* format = text.get_object().if_contains("format");
   if (format == nullptr || format->is_null()) return;
   const json::object* object = format->if_object();
   if (object == nullptr) return fields.Fail("invalid_request", "text", "expected an object as format");
@@ -183,6 +185,8 @@ void RefuseFields(FieldReader& fields) {
     if (fields.Bool(name).value_or(false))
       fields.Fail("unsupported", name, "responses are not stored; set it to false");
   }
+  const json::value* metadata = fields.Find("metadata");
+  if (metadata != nullptr && !metadata->is_object()) fields.Fail("invalid_request", "metadata", "expected an object");
   if (fields.Text("truncation").value_or("disabled") != "disabled") {
     fields.Fail("unsupported", "truncation", "only \"disabled\" is supported");
   }
@@ -413,7 +417,11 @@ std::optional<ApiError> StartResponse(ApiServer& api, const std::shared_ptr<Exch
   if (error.has_value()) return ErrorOf(*error);
   Answering::Args args{.exchange = exchange, .model_name = api.model_name(), .is_stream = is_stream};
   args.headers = IgnoredHeader(ignored);
-  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return failed;
+  constexpr std::pair<std::string_view, std::string_view> kOwnNames[] = {{"max_tokens", "max_output_tokens"},
+                                                                         {"messages", "input"},
+                                                                         {"reasoning_effort", "reasoning.effort"},
+                                                                         {"response_format", "text.format"}};
+  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return WithNames(*failed, kOwnNames);
   args.writer = std::make_unique<ResponsesWriter>(*body, api.NewHead(), api.model_name(),
                                                   args.prompts[0].engine_request.sampling.logprobs, api.token_text());
   return api.Start(std::move(args));
@@ -447,7 +455,7 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
   chat["messages"] = converter.TakeMessages();
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = FunctionsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) chat["tool_choice"] = ToolChoiceOf(*choice);
-  if (const json::value* text = fields.Find("text")) AddTextFormat(fields, *text, chat);
+  if (const json::value* text = fields.Find("text")) AddTextFormat(fields, *text, chat, ignored);
   if (const std::optional<bool> parallel = fields.Bool("parallel_tool_calls")) chat["parallel_tool_calls"] = *parallel;
   AddReasoning(fields, chat);
   RefuseFields(fields);
