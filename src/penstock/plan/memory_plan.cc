@@ -21,9 +21,6 @@ constexpr int64_t kMinChunk = 16;
 // about this many rows for each expert, within a maximum: 2048 rows for 256 experts of which a token takes 8.
 constexpr int64_t kRowsOfReadExpert = 64;
 constexpr int64_t kMaxDefaultChunk = 2048;
-// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes the
-// shares of several places while other sequences wait.
-constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.
 struct PassSize {

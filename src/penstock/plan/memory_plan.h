@@ -58,6 +58,10 @@ struct PlanInputs {
 
 inline constexpr int64_t kMaxLogitRows = 16;
 
+// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes the
+// shares of several places while other sequences wait.
+inline constexpr int64_t kPlannedPositions = 256;
+
 // Returns the bytes of the table that guesses next tokens (EngineOptions::speculates): a power of two, at most 4 MiB
 // and about a 256th of the budget.
 uint64_t GuessTableBytes(uint64_t budget_bytes);
