@@ -175,7 +175,7 @@ struct EngineOptions {
       0;  // prompt rows per step; 0: as many as the budget allows, at most 256, or 2048 with experts on disk
   bool decodes = true;  // false: only scores prompts, generates nothing (a hint for schedule auto)
   // Expected tokens of a request's prompt and answer. The KV cache holds this many for each place of the batch.
-  int64_t planned_positions = 0;  // 0: 256
+  int64_t planned_positions = 0;  // 0: 256, or fewer (down to 128) where all experts then stay in memory
   Policy policy = {};
   // Files that the engine writes; empty: none.
   std::string trace_path = {};       // Chrome trace JSON of every task (opens in Perfetto)
@@ -275,6 +275,7 @@ struct EngineStats {
   double load_s = 0;
   double prefill_s = 0;  // a step's time is split between prefill and decode in proportion to their rows
   double decode_s = 0;
+  double kv_usage = 0;             // share of the KV cache's pages that requests held in the last step
   uint64_t disk_bytes = 0;         // bytes of experts read from disk while generating
   uint64_t unused_disk_bytes = 0;  // read ahead and then not wanted
   uint64_t dram_to_device_bytes = 0;

@@ -41,7 +41,11 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
 
 def plan(model: str | os.PathLike[str] | None = None, **flags: Any) -> dict[str, Any]:
     """Predicts whether and how fast a model runs: the JSON of `penstock plan --json`. Takes that command's flags."""
-    return cast(dict[str, Any], json.loads(_penstock.plan_json(flags_of({"model": model, **flags}))))
+    return _plan({"model": model, **flags}, is_of_session=False)
+
+
+def _plan(flags: Mapping[str, Any], is_of_session: bool) -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads(_penstock.plan_json(flags_of(flags), is_of_session)))
 
 
 def _plain(value: object) -> object:
@@ -135,7 +139,7 @@ class Model:
     def plan(self, **flags: Any) -> dict[str, Any]:
         """Predicts how fast this model runs here. Takes the flags of `penstock plan`: workload="prompt=512,gen=64"."""
         own = {name: self._options[name] for name in ("model", "memory", *_PLANNED) if name in self._options}
-        return plan(**{**own, **flags})
+        return _plan({**own, **flags}, is_of_session=True)
 
     def _stats(self) -> dict[str, Any]:
         session = self._driver.session()

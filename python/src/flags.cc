@@ -7,6 +7,7 @@
 #include "penstock/cli/commands.h"
 #include "penstock/cli/flags/common_flags.h"
 #include "penstock/cli/flags/flags.h"
+#include "session.h"
 
 namespace penstock::python {
 namespace {
@@ -34,11 +35,15 @@ absl::StatusOr<EngineOptions> ParseEngineFlags(const std::vector<std::string>& w
   return cli::ToEngineOptions(flags);
 }
 
-absl::StatusOr<std::string> PlanJsonOf(const std::vector<std::string>& words) {
+absl::StatusOr<std::string> PlanJsonOf(const std::vector<std::string>& words, bool is_of_session) {
   cli::PlanFlags flags;
   const auto add_flags = [&](CLI::App& app) { cli::AddDescribedFlags(app, flags.described, cli::ScheduleNames()); };
   PENSTOCK_RETURN_IF_ERROR(Parse(words, add_flags));
-  return cli::PlanJson(flags.described);
+  if (!is_of_session) return cli::PlanJson(flags.described);
+  cli::ModelFlags model = flags.described.model;
+  model.schedule.reset();  // it may be "all", which an engine does not take
+  PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, cli::ToEngineOptions(model));
+  return cli::PlanJson(flags.described, SessionMemory(options));
 }
 
 int RunCommandLine(std::vector<std::string> arguments) {

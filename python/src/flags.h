@@ -12,8 +12,9 @@ namespace penstock::python {
 // Takes the flags with which `penstock run` opens a model. kUsage when one is wrong.
 absl::StatusOr<EngineOptions> ParseEngineFlags(const std::vector<std::string>& words);
 
-// Takes the flags of `penstock plan`, and returns the JSON that it prints.
-absl::StatusOr<std::string> PlanJsonOf(const std::vector<std::string>& words);
+// Takes the flags of `penstock plan`, and returns the JSON that it prints. `is_of_session`: the plan counts the memory
+// of a Session instead of that of `penstock run`.
+absl::StatusOr<std::string> PlanJsonOf(const std::vector<std::string>& words, bool is_of_session);
 
 // Runs the penstock command with these arguments, and returns its exit code.
 int RunCommandLine(std::vector<std::string> arguments);

@@ -287,9 +287,9 @@ NB_MODULE(_penstock, module) {
     const nb::gil_scoped_release release;
     return RunCommandLine(std::move(arguments));
   });
-  module.def("plan_json", [](const std::vector<std::string>& flags) {
+  module.def("plan_json", [](const std::vector<std::string>& flags, bool is_of_session) {
     const nb::gil_scoped_release release;
-    return ValueOf(PlanJsonOf(flags));
+    return ValueOf(PlanJsonOf(flags, is_of_session));
   });
   module.def("read_routing", &ReadRoutingArrays);
 

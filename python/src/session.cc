@@ -26,6 +26,12 @@ absl::StatusOr<JobRequest> ParseLine(std::string_view text, int64_t number) {
 
 }  // namespace
 
+std::function<CallerMemory(const ModelInfo&)> SessionMemory(const EngineOptions& options) {
+  return [format_bytes = FormatBytesOf(options.memory_bytes)](const ModelInfo& model) {
+    return CallerMemory{.bytes = format_bytes + model.format_bytes};
+  };
+}
+
 Session::Session(std::unique_ptr<Engine> engine, const std::string& date, uint64_t max_format_bytes)
     : engine_(std::move(engine)),
       prompts_(MakerOf(*engine_, std::nullopt, date)),
@@ -43,13 +49,10 @@ Session::Session(std::unique_ptr<Engine> engine, const std::string& date, uint64
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const EngineOptions& options, const std::string& date) {
-  const uint64_t format_bytes = FormatBytesOf(options.memory_bytes);
   EngineOptions counted = options;
-  counted.caller_memory = [format_bytes](const ModelInfo& model) {
-    return CallerMemory{.bytes = format_bytes + model.format_bytes};
-  };
+  counted.caller_memory = SessionMemory(options);
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(counted));
-  return std::unique_ptr<Session>(new Session(std::move(engine), date, format_bytes));
+  return std::unique_ptr<Session>(new Session(std::move(engine), date, FormatBytesOf(options.memory_bytes)));
 }
 
 int64_t Session::num_places() const { return std::max<int64_t>(1, engine_->memory_plan().batch_size); }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -48,6 +49,9 @@ struct Events {
   std::vector<Result> results;
   std::vector<Piece> pieces;
 };
+
+// Returns what a session with these options needs of the budget beside the engine.
+std::function<CallerMemory(const ModelInfo&)> SessionMemory(const EngineOptions& options);
 
 // One thread at a time may use a session.
 class Session {

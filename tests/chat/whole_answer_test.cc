@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <regex>
 #include <set>
 
 #include "penstock/base/status.h"
@@ -240,6 +241,25 @@ TEST(WholeAnswer, WhiteSpaceWithWhichContentBeginsStaysInItsPlace) {
       }
     }
   }
+}
+
+TEST(WholeAnswer, WhiteSpaceWithWhichContentBeginsStaysBehindReasoning) {
+  const std::regex pattern("[ \\n]{1,3}[a-z]{2,4}\\n?");
+  int num_with_reasoning = 0;
+  for (const Family& family : TriedFamilies()) {
+    const AnswerRule rule{.content = OutputFormat{OutputFormat::Kind::kRegex, "[ \\n]{1,3}[a-z]{2,4}\\n?"}};
+    for (const std::string& tools : {std::string(), ToolsWith(false)}) {
+      for (const AnswerStart start : StartsOf(family)) {
+        for (const Drawn& drawn : Draw(family, tools, rule, start)) {
+          SCOPED_TRACE(drawn.text);
+          if (!drawn.answer.tool_calls.empty()) continue;
+          EXPECT_TRUE(std::regex_match(drawn.answer.content, pattern)) << family.name << ": " << drawn.answer.content;
+          num_with_reasoning += drawn.answer.reasoning.empty() ? 0 : 1;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_with_reasoning, NumTried(20));
 }
 
 TEST(WholeAnswer, FreeAnswersHaveNoFormatAndFaultsAreNamed) {

@@ -220,6 +220,7 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": "x", "max_token": 5})", "unsupported", "max_token", "did you mean max_tokens?"},
       {R"({"prompt": "x", "temprature": 5})", "unsupported", "temprature", "did you mean temperature?"},
       {Chat(user + R"("top_logprobs": 3)"), "invalid_request", "body.top_logprobs", "needs"},
+      {Chat(user + R"("tools": [{"type": "custom", "custom": {"name": "f"}}])"), "unsupported", "body.tools", "custom"},
       {Chat(user + R"("tools": [{}], "tool_choice": "any")"), "invalid_request", "body.tool_choice", "auto"},
       {Chat(user + R"("tool_choice": "required")"), "invalid_request", "body.tool_choice", "no tools"},
       {Chat(user + R"("tools": [], "tool_choice": {"type": "function", "function": {"name": "f"}})"), "invalid_request",

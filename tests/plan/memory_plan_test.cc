@@ -175,5 +175,33 @@ TEST(MemoryPlan, ABatchThatWasAskedForTakesMoreThanHalf) {
   EXPECT_GE(asked.prefill_chunk, 256);
 }
 
+TEST(MemoryPlan, AGuessOfPositionsGivesWayToTheLastExperts) {
+  const ModelConfig config = SmallConfig(8, 2);
+  constexpr uint64_t kSlotBytes = 10'000'000;
+  PlanInputs in = SmallInputs(config, kSlotBytes);
+  in.batch_size = 64;
+  const MemoryPlan ample = PlanMemory(in).value();
+  ASSERT_EQ(ample.num_expert_slots, 32);
+  const uint64_t all = Total(ample);
+  // Room that lacks a part of the KV cache: all experts stay, and nothing is left unused.
+  const auto lacking = [&](double share) {
+    in.budget_bytes = all - static_cast<uint64_t>(share * static_cast<double>(ample.kv_bytes));
+    return PlanMemory(in).value();
+  };
+  const MemoryPlan tight = lacking(0.4);
+  EXPECT_EQ(tight.num_expert_slots, 32);
+  EXPECT_LT(tight.kv_bytes, ample.kv_bytes * 7 / 10);
+  EXPECT_GT(tight.kv_bytes, ample.kv_bytes / 2);
+  EXPECT_GT(Total(tight) + 2 * tight.kv_page_bytes, in.budget_bytes);
+  // Half of the pages would not suffice for all experts.
+  const MemoryPlan tighter = lacking(0.7);
+  EXPECT_LT(tighter.num_expert_slots, 32);
+  EXPECT_EQ(tighter.kv_bytes, ample.kv_bytes);
+  // A number that was given is no guess.
+  in.planned_positions = 256;
+  EXPECT_EQ(lacking(0.4).kv_bytes, ample.kv_bytes);
+  EXPECT_LT(lacking(0.4).num_expert_slots, 32);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -203,6 +203,14 @@ def test_plan_is_that_of_the_command(llm):
     assert llm.plan(**options)["choices"]
 
 
+def test_plan_counts_the_memory_of_an_llm():
+    with penstock.LLM(common.MODEL, common.MEMORY, threads=2) as llm:
+        own = llm.memory_plan
+        plan = llm.plan(hardware="rtx4090:dram=64GiB,disk=nvme4", device="cpu", schedule="on-demand",
+                        workload="prompt=128,gen=128", batch_size=own["batch_size"], context_length=own["context_length"])
+    assert plan["choices"][0]["memory"]["fixed_bytes"] == own["fixed_bytes"]
+
+
 def test_records_routing(tmp_path):
     path = tmp_path / "routing"
     with penstock.LLM(common.MODEL, common.MEMORY, record_routing=path) as llm:

@@ -10,6 +10,7 @@ import json
 import pathlib
 import tempfile
 import time
+import typing
 
 import environment
 
@@ -17,6 +18,7 @@ environment.enter()
 
 import anthropic  # noqa: E402
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 import service  # noqa: E402
 import tool_calls  # noqa: E402
 
@@ -270,6 +272,46 @@ def check_calls(client, anthropic_client, report):
                 equal((joined.input, json.loads("".join(pieces))), (block.input, block.input))
 
 
+class Trip(pydantic.BaseModel):
+    """The value that an answer with a schema has. Anthropic's client leaves bounds of numbers and lengths to the model."""
+    city: typing.Literal["Oslo", "Rome"]
+    days: typing.Literal[3, 7, 14]
+    is_booked: bool
+
+
+def check_formats(client, anthropic_client, report):
+    """The clients' own parsers take answers that follow a schema."""
+    with report.check("openai: a chat's answer is parsed by its schema, whole and as a stream"):
+        fields = {"messages": HELLO, "response_format": Trip, "max_tokens": 200, **GREEDY}
+        wanted = client.chat.completions.parse(**fields).choices[0].message.parsed
+        equal(type(wanted), Trip)
+        with client.chat.completions.stream(**fields) as stream:
+            equal(stream.get_final_completion().choices[0].message.parsed, wanted)
+    with report.check("openai: JSON mode, and a schema that cannot be honoured"):
+        chat = client.chat.completions.create
+        found = chat(messages=HELLO, response_format={"type": "json_object"}, max_tokens=400, n=4, seed=1, temperature=1,
+                     model=MODEL)
+        ended = [json.loads(one.message.content) for one in found.choices if one.finish_reason == "stop"]
+        assert ended and all(isinstance(one, dict) for one in ended), found
+        schema = {"name": "n", "schema": {"type": "object", "unevaluatedProperties": False}}
+        error = raises(openai.BadRequestError, 400, lambda: chat(messages=HELLO, model=MODEL, response_format={
+            "type": "json_schema", "json_schema": schema}))
+        assert "unevaluatedProperties" in error.message and error.param.startswith("response_format"), error
+    with report.check("openai: a response is parsed by its schema, whole and as a stream"):
+        fields = {"input": "Hello", "text_format": Trip, "max_output_tokens": 200, **GREEDY}
+        wanted = client.responses.parse(**fields).output_parsed
+        equal(type(wanted), Trip)
+        with client.responses.stream(**fields) as stream:
+            equal(stream.get_final_response().output_parsed, wanted)
+    with report.check("anthropic: a message is parsed by its schema, whole and as a stream"):
+        fields = {"messages": HELLO, "output_format": Trip, "max_tokens": 200, "model": MODEL,
+                  "extra_body": {"temperature": 0}}
+        wanted = anthropic_client.messages.parse(**fields).parsed_output
+        equal(type(wanted), Trip)
+        with anthropic_client.messages.stream(**fields) as stream:
+            equal(stream.get_final_message().parsed_output, wanted)
+
+
 def check_small(client, server, report):
     with report.check("openai: models"):
         equal([model.id for model in client.models.list()], [MODEL])
@@ -439,6 +481,7 @@ def main():
             check_completions(client, report)
             check_tools(client, other, report)
             check_responses(client, report)
+            check_formats(client, other, report)
             check_small(client, server, report)
             check_batches(client, report)
             check_anthropic(other, report)

@@ -42,7 +42,10 @@ class Pieces : public StreamSource {
   bool is_end_ = false;
 };
 
-// Echoes bodies; keeps exchanges of /hold and /stream for the test.
+// More than systems keep for a connection.
+constexpr size_t kLongBytes = 64 << 20;
+
+// Echoes bodies; keeps exchanges of /hold and /stream for the test; has a long response at /long.
 class Handler : public RequestHandler {
  public:
   bool Refuses(const HttpHead& head, HttpResponse& response) override {
@@ -65,6 +68,7 @@ class Handler : public RequestHandler {
     if (exchange->sink() != nullptr) {
       return exchange->Respond({.body = std::to_string(static_cast<Sink*>(exchange->sink())->num_bytes)});
     }
+    if (request.head.path == "/long") return exchange->Respond({.body = std::string(kLongBytes, 'x')});
     exchange->Respond({.body = request.head.method + " " + request.head.path + " " + request.body});
   }
   HttpResponse ErrorResponse(int status, std::string_view message) override {
@@ -225,6 +229,32 @@ TEST_F(HttpServerTest, AllBodiesTogetherHaveALimit) {
     Client next = Connect();
     next.Send(Post("/x", std::string(900, 'x')));
     return next.Until("\r\n\r\n").starts_with("HTTP/1.1 200");
+  }));
+}
+
+TEST_F(HttpServerTest, LongResponsesThatNobodyReadsHaveALimit) {
+  Start();
+  Client slow = Connect();
+  slow.Send(Post("/long", ""));
+  EXPECT_THAT(slow.Until("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  Client next = Connect();
+  next.Send(Post("/long", ""));
+  const std::string response = next.Until("try again");
+  EXPECT_THAT(response, StartsWith("HTTP/1.1 429 "));
+  EXPECT_THAT(response, HasSubstr("Retry-After: 1\r\n"));
+  next.Send(Post("/x", "short"));
+  EXPECT_THAT(next.Until("/x short"), StartsWith("HTTP/1.1 200 "));
+  Client stream = Connect();
+  stream.Send(Post("/stream", ""));
+  const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
+  handler_.pieces->Give(std::string(100'000, 'x'), false);
+  exchange->Wake();
+  EXPECT_TRUE(Eventually([&] { return handler_.num_gone == 1; }));
+  slow.Leave();
+  EXPECT_TRUE(Eventually([&] {
+    Client again = Connect();
+    again.Send(Post("/long", ""));
+    return again.Until("\r\n\r\n").starts_with("HTTP/1.1 200");
   }));
 }
 

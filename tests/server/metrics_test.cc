@@ -21,6 +21,14 @@ TEST(Metrics, BucketsAreCumulative) {
   EXPECT_THAT(text, HasSubstr("h_sum{m=\"x\"} 14.5\nh_count{m=\"x\"} 5\n"));
 }
 
+TEST(Metrics, AnIdleServersKvCacheIsUnused) {
+  EngineSnapshot engine;
+  engine.stats.kv_usage = 0.25;
+  EXPECT_THAT(Metrics().Text({}, {}, engine, 0, 0), HasSubstr("vllm:kv_cache_usage_perc{model_name=\"\"} 0\n"));
+  engine.num_running = 1;
+  EXPECT_THAT(Metrics().Text({}, {}, engine, 0, 0), HasSubstr("vllm:kv_cache_usage_perc{model_name=\"\"} 0.25\n"));
+}
+
 TEST(Metrics, RequestsAreCountedByHowTheyEnd) {
   Metrics metrics;
   metrics.AddRequest({.is_good = true, .finish_reason = FinishReason::kLength, .completion_tokens = 3, .total_s = 1});

@@ -17,6 +17,7 @@ import service
 
 CHAT, TEXT = server_faults.CHAT, server_faults.TEXT
 NAME = "another/name"
+BODY_MEMORY = 32 << 20  # of 2 MiB of bodies and their JSON, and what allocators keep
 FORMAT_MEMORY = 112 << 20  # beside the budget: one format that is compiled (64 MiB), and what allocators keep
 
 
@@ -162,6 +163,41 @@ def check_half_closed(server, report):
             print(f"  after {time.monotonic() - start:.2f} s (stream: {stream})")
 
 
+def check_bodies(binary, report):
+    """Bodies that need far more memory than their bytes stay within what the server has for them."""
+    with service.Server(binary, "--memory", "64MiB", "--batch-size", 2) as server:
+        limit = 2 << 20  # of a body
+        chat = {"messages": server_faults.HELLO, "max_tokens": 2}
+        server_faults.expect(server.post(CHAT, chat).status, 200)
+        before = server.metric("penstock:memory_used_bytes")
+        peak = Peak(server)
+        zeros = ",".join("0" * (limit // 3))
+        keys = ",".join(f'"{i:x}":0' for i in range(limit // 12))
+        long = "a" * (limit * 3 // 4)
+        for what, path, body, status in (
+                ("a list of a million numbers", CHAT, json.dumps(chat)[:-1] + f', "user": [{zeros}]}}', 413),
+                ("an object of many keys", CHAT, json.dumps(chat)[:-1] + f', "user": {{{keys}}}}}', 413),
+                ("many tokens to be made text", "/detokenize", f'{{"tokens": [{zeros}]}}', 413),
+                ("a long text to be tokenized", "/tokenize", {"prompt": long}, 400),
+                ("the same as a piece", "/tokenize", {"content": long}, 400),
+                ("a long prompt", TEXT, {"prompt": long}, 400),
+                ("many prompts beside a long field", TEXT, {"prompt": ["a"] * 30, "max_tokens": 1, "user": long}, 200)):
+            with report.check(f"{what}: status {status}, and little memory"):
+                server.wait_until("the bytes of earlier bodies are free", lambda p=path, b=body, s=status:
+                                  server.post(p, b).status == s)
+                grown = peak.bytes() - before
+                print(f"  {grown / 2**20:.0f} MiB more")
+                assert grown < BODY_MEMORY, grown
+        with report.check("requests that wait with long fields share their memory"):
+            bodies = [{"input": "Once", "max_output_tokens": 300, "metadata": {"a": str(i) + "b" * (limit // 4)}}
+                      for i in range(30)]
+            with concurrent.futures.ThreadPoolExecutor(30) as pool:
+                statuses = list(pool.map(lambda body: server.post("/v1/responses", body).status, bodies))
+            assert set(statuses) <= {200, 429} and 200 in statuses, statuses
+            assert peak.bytes() - before < BODY_MEMORY, peak.bytes() - before
+            server_faults.expect(server.post("/v1/responses", {**bodies[0], "max_output_tokens": 1}).status, 200)
+
+
 def large_schema(number):
     """A schema of 200 KB that no other equals, with texts that share nothing."""
     return {"type": "object", "properties": {f"p{number}_{i}": {"enum": [f"{number}-{i}-{j:05}" * 4 for j in range(20)]}
@@ -224,6 +260,7 @@ def main():
             check_half_closed(server, report)
             check_errors(server, folder, report)
             assert server.is_alive(), server.messages()
+    check_bodies(args.penstock, report)
     check_formats(args.penstock, report)
     report.end()
 

@@ -3,6 +3,7 @@
 // A command returns the exit code of a success (0, or 8 when requests failed), or the error that ends the process.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -235,8 +236,10 @@ struct PlanFlags {
   bool as_json = false;
 };
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags);
-// Returns the JSON that `penstock plan --json` prints.
-absl::StatusOr<std::string> PlanJson(const DescribedFlags& flags);
+// Returns the JSON that `penstock plan --json` prints. `caller_memory` is what the engine's caller needs of the budget,
+// if that is not `penstock run`.
+absl::StatusOr<std::string> PlanJson(const DescribedFlags& flags,
+                                     std::function<CallerMemory(const ModelInfo&)> caller_memory = {});
 
 // penstock simulate: run a workload in virtual time.
 struct SimulateFlags {

@@ -479,11 +479,16 @@ struct Planned {
   const PolicyChoice& best() const { return choices.front(); }
 };
 
-absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags) {
+absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags,
+                                 std::function<CallerMemory(const ModelInfo&)> caller_memory = {}) {
   PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags));
-  // A run that computes the workload holds this memory, too.
-  const InputReport report = ReportOf(described.workload);
-  described.options.caller_memory = [report](const ModelInfo& model) { return JobMemory(report, model); };
+  if (!caller_memory) {
+    // A run that computes the workload holds this memory, too.
+    caller_memory = [report = ReportOf(described.workload)](const ModelInfo& model) {
+      return JobMemory(report, model);
+    };
+  }
+  described.options.caller_memory = std::move(caller_memory);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices,
                             SearchPolicies(described.model, described.hardware, described.workload, described.options));
   std::vector<WhatIf> whatifs = WhatIfs(described, flags.config.path, choices.front()).Run();
@@ -493,8 +498,9 @@ absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags) {
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanJson(const DescribedFlags& flags) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Planned plan, MakePlan(flags));
+absl::StatusOr<std::string> PlanJson(const DescribedFlags& flags,
+                                     std::function<CallerMemory(const ModelInfo&)> caller_memory) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Planned plan, MakePlan(flags, std::move(caller_memory)));
   return Json(plan.described, plan.choices, plan.whatifs);
 }
 

@@ -33,7 +33,9 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   server.api.max_format_bytes = FormatBytesOf(options.memory_bytes);
   server.http.max_bodies_bytes = server.api.max_format_bytes;
   server.http.max_body_bytes = server.http.max_bodies_bytes;
-  server.api.max_logprob_bytes = 2 * server.http.max_bodies_bytes;
+  server.api.max_reading_bytes = 2 * server.http.max_bodies_bytes;
+  server.api.max_tokenizing_bytes = server.http.max_bodies_bytes;
+  server.api.max_held_bytes = 2 * server.http.max_bodies_bytes;
   options.live_view = true;
   options.caller_memory = [&](const ModelInfo& model) { return ServerMemory(server, model); };
   if (WantsPlan(flags.model)) {

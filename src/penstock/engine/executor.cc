@@ -414,6 +414,9 @@ void Executor::UpdateStats(EngineStats& stats) const {
     stats.dram_to_device_bytes = cost_of(device_lanes_.dram_to_device).link_bytes;
     stats.device_to_dram_bytes = cost_of(device_lanes_.device_to_dram).link_bytes;
   }
+  const PrefixCache& pages = kv_cache_->prefixes();
+  const auto num_held = static_cast<double>(pages.num_pages() - pages.num_available() + pages.num_reserved());
+  stats.kv_usage = num_held / static_cast<double>(pages.num_pages());
   stats.directories.clear();
   for (DirectoryReads& reads : disk_->ReadsByDirectory()) {
     stats.directories.push_back({std::move(reads.path), reads.bytes, reads.bytes_per_s, reads.is_left_out});

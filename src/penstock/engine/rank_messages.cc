@@ -68,10 +68,10 @@ void serialize(Archive& archive, ProcessorWork& work) {
 template <class Archive>
 void serialize(Archive& archive, EngineStats& stats) {
   auto& [prompt_tokens, computed_prompt_tokens, generated_tokens, drafted_tokens, accepted_tokens, load_s, prefill_s,
-         decode_s, disk_bytes, unused_disk_bytes, dram_to_device_bytes, device_to_dram_bytes, work, host_work,
+         decode_s, kv_usage, disk_bytes, unused_disk_bytes, dram_to_device_bytes, device_to_dram_bytes, work, host_work,
          expert_hits, expert_misses, prefetch_issued, prefetch_used, experts_named_hot, experts_named_right, prefix_dir,
          lanes, directories] = stats;
-  (void)prefix_dir, (void)lanes, (void)directories;  // rank 0 tells its own
+  (void)kv_usage, (void)prefix_dir, (void)lanes, (void)directories;  // rank 0 tells its own
   archive(prompt_tokens, computed_prompt_tokens, generated_tokens, drafted_tokens, accepted_tokens, load_s, prefill_s,
           decode_s, disk_bytes, unused_disk_bytes, dram_to_device_bytes, device_to_dram_bytes, work, host_work,
           expert_hits, expert_misses, prefetch_issued, prefetch_used, experts_named_hot, experts_named_right);

@@ -21,6 +21,46 @@ void AddTokens(const TokenTrie& trie, uint32_t first, uint32_t count, std::span<
   }
 }
 
+// Collects the nodes whose tokens are allowed. They come in increasing order.
+class AllowedNodes {
+ public:
+  void Add(uint32_t first, uint32_t count) {
+    num_nodes_ += count;
+    if (!ranges_.empty() && ranges_.back().second == first) {
+      ranges_.back().second += count;
+    } else {
+      ranges_.emplace_back(first, first + count);
+    }
+  }
+
+  // Returns the mask of their tokens. Where most are allowed, as inside of strings, it takes out the others.
+  TokenMask Mask(const TokenTrie& trie) const {
+    const std::span<const TokenTrie::Node> nodes = trie.nodes();
+    if (2 * num_nodes_ <= nodes.size()) {
+      TokenMask mask(MaskWords(trie.vocab_size()), 0);
+      for (const auto& [first, end] : ranges_) AddTokens(trie, first, end - first, mask);
+      return mask;
+    }
+    TokenMask mask(trie.all_tokens().begin(), trie.all_tokens().end());
+    const auto take_out = [&](uint32_t first, uint32_t end) {
+      for (const TokenTrie::Node& node : nodes.subspan(first, end - first)) {
+        if (node.token >= 0) RemoveToken(mask, node.token);
+      }
+    };
+    uint32_t last_end = 0;
+    for (const auto& [first, end] : ranges_) {
+      take_out(last_end, first);
+      last_end = end;
+    }
+    take_out(last_end, static_cast<uint32_t>(nodes.size()));
+    return mask;
+  }
+
+ private:
+  std::vector<std::pair<uint32_t, uint32_t>> ranges_;  // [first, end)
+  size_t num_nodes_ = 0;
+};
+
 // Returns the classes of the bytes that may come next.
 ByteClasses FirstClasses(const Automaton& automaton, std::span<const Thread> threads) {
   ByteClasses classes = 0;
@@ -119,14 +159,14 @@ std::shared_ptr<const grammar::Part> ConstraintState::PartOf(const Matcher& matc
   }
   const grammar::TokenTrie& trie = constraint_->trie();
   auto part = std::make_shared<grammar::Part>();
-  grammar::TokenMask allowed(grammar::MaskWords(trie.vocab_size()), 0);
+  grammar::AllowedNodes allowed;
   const auto visit = [&](uint32_t i, const grammar::TokenTrie::Node& node, bool complete, uint32_t num_alike) {
-    grammar::AddTokens(trie, i, 1 + num_alike, allowed);
+    allowed.Add(i, 1 + num_alike);
     if (complete && node.num_below > 0) (num_alike > 0 ? part->open_exits : part->exits).push_back(i);
   };
   grammar::TrieWalk(inner, trie).Run(0, static_cast<uint32_t>(trie.nodes().size()), {&start, 1}, visit);
   if (inner.num_steps() > kMaxMaskSteps || inner.has_overflown()) return nullptr;
-  part->allowed = grammar::CompactMask(allowed);
+  part->allowed = grammar::CompactMask(allowed.Mask(trie));
   part->exits.shrink_to_fit();
   part->open_exits.shrink_to_fit();
   constraint_->cache().AddPart(key, part);

@@ -73,7 +73,8 @@ uint64_t TokenTrie::MaxBytes(const Tokenizer& tokenizer, int64_t vocab_size) {
   return num_bytes;
 }
 
-TokenTrie::TokenTrie(std::span<const std::string> texts) : changed_at_start_(MaskWords(std::ssize(texts)), 0) {
+TokenTrie::TokenTrie(std::span<const std::string> texts)
+    : changed_at_start_(MaskWords(std::ssize(texts)), 0), all_tokens_(MaskWords(std::ssize(texts)), 0) {
   size_t num_bytes = 0;
   for (const std::string& text : texts) num_bytes += text.size();
   bytes_.reserve(num_bytes);
@@ -106,6 +107,7 @@ TokenTrie::TokenTrie(std::span<const std::string> texts) : changed_at_start_(Mas
     const std::vector<ByteClasses> behind = ClassesBehind(text);
     for (size_t i = 0; i < text.size(); ++i) classes_below_[path[i]] |= behind[i + 1];
     nodes_.back().token = id;
+    AddToken(all_tokens_, id);
     last = text;
   }
   close(0);

@@ -18,6 +18,7 @@ using TokenMask = std::vector<uint64_t>;
 inline size_t MaskWords(int64_t vocab_size) { return static_cast<size_t>((vocab_size + 63) / 64); }
 inline bool HasToken(std::span<const uint64_t> mask, TokenId id) { return (mask[id / 64] >> (id % 64) & 1) != 0; }
 inline void AddToken(std::span<uint64_t> mask, TokenId id) { mask[id / 64] |= uint64_t{1} << (id % 64); }
+inline void RemoveToken(std::span<uint64_t> mask, TokenId id) { mask[id / 64] &= ~(uint64_t{1} << (id % 64)); }
 
 // Marks are tokens that no text of a message becomes, such as <|channel|>. A format writes them in this way, which text
 // in UTF-8 cannot contain.
@@ -50,11 +51,13 @@ class TokenTrie {
   }
   // The tokens that have another text at the beginning of an answer, without a leading space.
   std::span<const uint64_t> changed_at_start() const { return changed_at_start_; }
+  // All tokens that have a node.
+  std::span<const uint64_t> all_tokens() const { return all_tokens_; }
   size_t longest_token() const { return longest_token_; }
 
   uint64_t memory_bytes() const {
     return nodes_.capacity() * (sizeof(Node) + sizeof(ByteClasses)) + ends_.capacity() * sizeof(uint32_t) +
-           bytes_.capacity() + changed_at_start_.capacity() * sizeof(uint64_t);
+           bytes_.capacity() + (changed_at_start_.capacity() + all_tokens_.capacity()) * sizeof(uint64_t);
   }
 
  private:
@@ -62,7 +65,7 @@ class TokenTrie {
   std::vector<ByteClasses> classes_below_;  // [nodes]
   std::vector<uint32_t> ends_;              // [vocab_size]: of each text in bytes_
   std::string bytes_;
-  TokenMask changed_at_start_;
+  TokenMask changed_at_start_, all_tokens_;
   size_t longest_token_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/measure/measurement_cache.h"
+#include "penstock/plan/memory_plan.h"
 #include "penstock/routing/trace_routing.h"
 
 namespace penstock {
@@ -122,6 +123,8 @@ absl::StatusOr<EngineOptions> OptionsWithRoom(EngineOptions options, const Engin
     return UsageError("give --batch-size, --prefill-chunk and --context-length");
   }
   options.speculates = false;  // rows of guesses would count as choices
+  // A guess of positions would give its pages to more experts.
+  if (options.planned_positions == 0) options.planned_positions = kPlannedPositions;
   PENSTOCK_ASSIGN_OR_RETURN(EngineRoom room, RoomOf(options));
   const bool has_device = room.device.has_value();
   uint64_t& budget = has_device ? options.device_memory_bytes : room.budget_bytes;

@@ -62,6 +62,7 @@ class KvCache {
                                         const RankSplit& ranks = {});
 
   PrefixCache& prefixes() { return *prefixes_; }
+  const PrefixCache& prefixes() const { return *prefixes_; }
   std::byte* address(KvPageId page) const { return AddressOf(rank_, page); }
   // Returns the place of another rank's page here. REQUIRES: the ranks share the heads.
   std::byte* AddressOf(int rank, KvPageId page) const {

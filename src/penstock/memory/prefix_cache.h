@@ -54,6 +54,7 @@ class PrefixCache {
   // Maximum bytes of the tables for each page.
   static constexpr uint64_t kBytesPerPage = 160;
 
+  int64_t num_pages() const { return std::ssize(pages_); }
   // Returns the number of pages that nobody holds.
   int64_t num_available() const { return std::ssize(free_) + num_cached_ + num_kept_; }
   int64_t num_holders(KvPageId page) const { return pages_[page].num_holders; }

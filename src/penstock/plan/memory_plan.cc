@@ -21,9 +21,6 @@ constexpr int64_t kMinChunk = 16;
 // about this many rows for each expert, within a maximum: 2048 rows for 256 experts of which a token takes 8.
 constexpr int64_t kRowsOfReadExpert = 64;
 constexpr int64_t kMaxDefaultChunk = 2048;
-// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes the
-// shares of several places while other sequences wait.
-constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.
 struct PassSize {
@@ -258,6 +255,31 @@ MemoryPlan PlanOfSize(const PlanInputs& in, const PassSize& size) {
   return plan;
 }
 
+// Returns the bytes of the largest KV cache with which a pass takes at most `pass_bytes` of the host's budget.
+uint64_t KvWithin(const PlanInputs& in, const PassSize& size, uint64_t pass_bytes) {
+  const uint64_t page_bytes = PageBytes(in);
+  const uint64_t page_texts =
+      PrefixCache::kBytesPerPage + (HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position);
+  const uint64_t others = PlacesBytes(in, size) + (HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0);
+  if (pass_bytes <= others) return 0;
+  const uint64_t pages = (pass_bytes - others) / std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);
+  return pages * page_bytes / kPageBytes * kPageBytes;
+}
+
+// Returns the bytes of the KV cache, which may be less than one sequence needs.
+uint64_t ChooseKvBytes(const PlanInputs& in, const PassSize& size, const PassShares& shares) {
+  // With a given batch size, the places may share fewer pages than planned_positions asks for.
+  uint64_t kv_bytes = std::min(KvBytes(in, size.batch_size), KvWithin(in, size, shares.host_bytes));
+  if (in.planned_positions == 0) {
+    // A guess gives up to half of its pages away if all experts then stay in memory, and no step waits for a read.
+    const uint64_t others = in.fixed_bytes + in.dense_bytes + static_cast<uint64_t>(NumExperts(in)) * in.slot_bytes;
+    const uint64_t beside_experts = KvWithin(in, size, in.budget_bytes - std::min(in.budget_bytes, others));
+    if (beside_experts >= std::max(KvBytes(in, 1), kv_bytes / 2)) kv_bytes = std::min(kv_bytes, beside_experts);
+  }
+  if (!in.device.has_value()) return kv_bytes;
+  return LimitDeviceKv(in, kv_bytes, shares.device_bytes - DeviceActivationBytes(in, size));
+}
+
 absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size, uint64_t kv_bytes,
                                       int64_t num_experts) {
   DevicePlan plan;
@@ -346,18 +368,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const PassSize size = GrowPass(in, min, shares, reads_experts);
 
   MemoryPlan plan = PlanOfSize(in, size);
-  // With a given batch size, the places may share fewer pages than planned_positions asks for.
-  const uint64_t page_bytes = plan.kv_page_bytes;
-  const uint64_t page_texts =
-      PrefixCache::kBytesPerPage + (HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position);
-  const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;
-  const uint64_t pages = (shares.host_bytes - PlacesBytes(in, size) - window_texts) /
-                         std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);
-  plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
-  if (in.device.has_value()) {
-    plan.kv_bytes = LimitDeviceKv(in, plan.kv_bytes, shares.device_bytes - DeviceActivationBytes(in, size));
-  }
-  plan.kv_bytes = std::max(kv_min, plan.kv_bytes);
+  plan.kv_bytes = std::max(kv_min, ChooseKvBytes(in, size, shares));
   plan.fixed_bytes +=
       PositionBytes(in, plan.kv_bytes, size.batch_size) + (PlacesBytes(in, size) - plan.activation_bytes);
   TierBudget budget(in.budget_bytes);

@@ -46,7 +46,7 @@ struct PlanInputs {
   int64_t min_chunk = 0;                              // the least that is planned or asked for
   int64_t context_length = 0;                         // > 0
   int64_t pages_per_sequence = 0;                     // maximum KV pages of a sequence; 0: the whole context's
-  int64_t planned_positions = 0;                      // average positions of a sequence; 0: 256
+  int64_t planned_positions = 0;                      // average positions of a sequence; 0: 128 to 256
   int64_t min_slots = 2;                              // the minimum with which the schedule can run
   int64_t micro_batch_size = 0;                       // in sequences; 0: all
   std::optional<DeviceInputs> device = std::nullopt;  // if present, the bytes above are only the host's
@@ -57,6 +57,10 @@ struct PlanInputs {
 };
 
 inline constexpr int64_t kMaxLogitRows = 16;
+
+// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes the
+// shares of several places while other sequences wait.
+inline constexpr int64_t kPlannedPositions = 256;
 
 // Returns the bytes of the table that guesses next tokens (EngineOptions::speculates): a power of two, at most 4 MiB
 // and about a 256th of the budget.

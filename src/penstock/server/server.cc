@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/server/api/messages_api.h"
@@ -27,12 +28,10 @@ uint64_t BatchBytes(const ServerOptions& options) {
 }  // namespace
 
 CallerMemory ServerMemory(const ServerOptions& options, const ModelInfo& model) {
-  // A body, the JSON in it, and the text of its prompt.
-  constexpr uint64_t kCopiesOfBody = 3;
   CallerMemory memory;
-  memory.bytes = BatchBytes(options) + kCopiesOfBody * options.http.max_bodies_bytes +
-                 kMaxWaitingTokens * sizeof(TokenId) + options.api.max_format_bytes + options.api.max_logprob_bytes +
-                 model.format_bytes;
+  memory.bytes = BatchBytes(options) + options.http.max_bodies_bytes + options.api.max_reading_bytes +
+                 kTokenizingBytesPerByte * MaxTextBytes(options.api, model) + kMaxWaitingTokens * sizeof(TokenId) +
+                 options.api.max_format_bytes + options.api.max_held_bytes + model.format_bytes;
   // An answer's tokens and text are there once for the engine and once for the client.
   memory.bytes_per_position = 16;
   return memory;

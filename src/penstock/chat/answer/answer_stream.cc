@@ -8,6 +8,7 @@
 #include "penstock/chat/answer/call_reader.h"
 #include "penstock/chat/answer/json_pieces.h"
 #include "penstock/chat/answer/marked_text.h"
+#include "penstock/chat/answer/whole_answer.h"
 #include "penstock/chat/chat_parts.h"
 #include "penstock/chat/harmony.h"
 
@@ -35,6 +36,7 @@ class MarkStream : public AnswerStream {
         marked_(tokenizer, format.hidden),
         has_tools_(!chat.parts().tools.is_null()),
         has_rule_(rule.content.has_value()) {
+    if (has_rule_) fixed_space_ = SpaceBehindReasoning(format, *rule.content);
     if (format.has_tags() || format.form == CallForm::kBareJson) types_ = ToolTypes(chat.parts().tools);
     if (start == AnswerStart::kInReasoning) {
       BeginPart(Part::kReasoning);
@@ -157,9 +159,22 @@ class MarkStream : public AnswerStream {
     return true;
   }
 
+  // Removes the white space that the format of the answer demands before its content. Returns whether all of it came.
+  bool DropsFixedSpace() {
+    if (rest_.starts_with(*fixed_space_)) {
+      rest_.erase(0, fixed_space_->size());
+    } else if (fixed_space_->starts_with(rest_)) {
+      if (!at_end_) return false;
+      rest_.clear();
+    }
+    behind_mark_ = false;
+    return true;
+  }
+
   // Takes content that follows a format as it is. Returns whether the text so far is that.
   bool TakesRuledContent() {
     if (!has_content_) {
+      if (behind_mark_ && fixed_space_.has_value() && !DropsFixedSpace()) return true;
       const std::string_view text = WithoutLeadingSpace(rest_);
       const auto may_begin = [&](const std::string& mark) { return text.starts_with(mark) || mark.starts_with(text); };
       const bool may_call = has_tools_ && std::ranges::any_of(format_.starts, may_begin);
@@ -279,7 +294,9 @@ class MarkStream : public AnswerStream {
   const AnswerFormat& format_;
   MarkedText marked_;
   bool has_tools_;
-  bool has_rule_;                         // the content follows a format
+  bool has_rule_;  // the content follows a format
+  // Between reasoning and the content, if that may begin with white space.
+  std::optional<std::string_view> fixed_space_;
   ToolTypes types_;                       // of arguments in tags, or of calls without marks
   std::vector<std::string> plain_marks_;  // marks in content, besides those of calls
   Part part_ = Part::kContent;

@@ -21,10 +21,13 @@ OutputFormat UpTo(const AnswerFormat& format, const std::string& mark) {
 }
 
 // The reasoning before the content, for families that mark it.
-OutputFormat Reasoning(const AnswerFormat& format, AnswerStart start) {
+OutputFormat Reasoning(const AnswerFormat& format, AnswerStart start, const std::optional<OutputFormat>& content) {
   if (!format.has_reasoning() || start == AnswerStart::kBehindReasoning) return form::Text("");
   const OutputFormat space = form::Choice({form::Text(""), form::Text("\n"), form::Text("\n\n")});
-  const OutputFormat behind = NamesContent(format) ? form::Text(WithMarks(format, "<|begin|>assistant")) : space;
+  OutputFormat behind = NamesContent(format) ? form::Text(WithMarks(format, "<|begin|>assistant")) : space;
+  if (content.has_value() && !NamesContent(format)) {
+    if (const auto fixed = SpaceBehindReasoning(format, *content)) behind = form::Text(std::string(*fixed));
+  }
   const OutputFormat rest = form::Sequence({UpTo(format, format.close), behind});
   if (start == AnswerStart::kInReasoning) return rest;
   const OutputFormat open = form::Text(WithMarks(format, format.open));
@@ -66,6 +69,11 @@ OutputFormat Harmony(const AnswerFormat& format, const AnswerRule& rule, const s
 
 }  // namespace
 
+std::optional<std::string_view> SpaceBehindReasoning(const AnswerFormat& format, const OutputFormat& content) {
+  if (content.kind == OutputFormat::Kind::kJson || content.kind == OutputFormat::Kind::kJsonSchema) return std::nullopt;
+  return NamesContent(format) ? "" : "\n\n";
+}
+
 absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(const AnswerFormat& format, AnswerStart start,
                                                            const json::value& tools, const AnswerRule& rule) {
   const bool has_tools = tools.is_array() && !tools.get_array().empty();
@@ -80,7 +88,7 @@ absl::StatusOr<std::optional<OutputFormat>> FormatOfAnswer(const AnswerFormat& f
   const bool has_reasoning = format.has_reasoning() && start != AnswerStart::kBehindReasoning;
   // A format alone is compiled as it is.
   if (rule.content.has_value() && !has_reasoning && !calls.has_value() && !NamesContent(format)) return rule.content;
-  return form::Sequence({Reasoning(format, start), Body(format, rule, calls)});
+  return form::Sequence({Reasoning(format, start, rule.content), Body(format, rule, calls)});
 }
 
 }  // namespace penstock

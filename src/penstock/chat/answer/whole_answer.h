@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "penstock/base/json.h"
@@ -9,6 +10,10 @@
 #include "penstock/chat_answer.h"
 
 namespace penstock {
+
+// Returns the white space between reasoning and content in this format. Nothing: there may be any, because the content
+// never begins with some.
+std::optional<std::string_view> SpaceBehindReasoning(const AnswerFormat& format, const OutputFormat& content);
 
 // Returns the format of an answer to a chat with these tools (null: none). Nothing if any answer follows the rule.
 //

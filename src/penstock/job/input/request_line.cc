@@ -98,6 +98,11 @@ void ReadTools(FieldReader& fields, JobRequest& request) {
   }
   if (const std::optional<ChatFault> fault = CheckChatTools(*tools); fault.has_value()) return Refuse(fields, fault);
   const json::array& list = tools->get_array();
+  for (const json::value& tool : list) {
+    const std::string_view type = StringOf(tool.get_object(), "type");
+    if (type.empty() || type == "function") continue;
+    return fields.Fail("unsupported", "tools", fmt::format("tools of type \"{}\" are not supported", Excerpt(type)));
+  }
   request.rule.has_one_call = !fields.Bool("parallel_tool_calls").value_or(true);
   if (word == "none") return;
   request.chat.tools = *tools;

@@ -100,15 +100,10 @@ void TakeNeeds(const InputReport& whole, InputReport& report) {
   report.all_need_tokenizer = num_good > 0 && num_chats + whole.num_texts == num_good;
 }
 
-// Returns the most memory to read and parse `text`: a multiple of its bytes, and for each JSON value its share of the
-// tree and of the parser's growing stack. (Measured: 58 bytes for a number in a list, 200 for a key with its value.)
-// Commas inside strings count, too, which does no harm.
-uint64_t BytesToParse(std::string_view text) {
+// Returns the most memory to read a line and to parse it.
+uint64_t BytesToParse(std::string_view line) {
   constexpr uint64_t kBytesPerByte = 8;
-  constexpr uint64_t kBytesPerValue = 104;
-  const auto begins_value = [](char c) { return c == ',' || c == '[' || c == '{' || c == ':'; };
-  return kBytesPerByte * text.size() +
-         kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
+  return kBytesPerByte * line.size() + BytesOfValues(line);
 }
 
 // Returns the maximum number of tokens in a choice: each has at least one byte of a text.
@@ -263,6 +258,14 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
 }
 
 }  // namespace
+
+// A share of the tree and of the parser's growing stack for each value. (Measured: 58 bytes for a number in a list, 200
+// for a key with its value.) Commas inside strings count, too, which does no harm.
+uint64_t BytesOfValues(std::string_view text) {
+  constexpr uint64_t kBytesPerValue = 104;
+  const auto begins_value = [](char c) { return c == ',' || c == '[' || c == '{' || c == ':'; };
+  return kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
+}
 
 Workload WorkloadOf(const InputReport& report, double bytes_per_token) {
   const PromptTotals& totals = report.prompts;

@@ -97,6 +97,9 @@ struct InputReport {
   bool Has(int64_t line_number) const { return of_shard.empty() || of_shard[static_cast<size_t>(line_number)]; }
 };
 
+// Returns the most memory that the values of a JSON text take, without their texts.
+uint64_t BytesOfValues(std::string_view text);
+
 // Validates the whole input, starting each line from the parameters in `sampling`, and counts the requests of `shard`.
 // kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,

@@ -46,6 +46,8 @@ class AnswerWriter {
   // The end of a stream that fails.
   virtual void Fail(const ApiError& error, std::string& out) = 0;
   virtual std::string_view Ping() const { return ": ping\n\n"; }
+  // Returns the bytes that it holds of the request.
+  virtual uint64_t held_bytes() const { return 0; }
   // Returns how many texts list all log-probabilities of an answer at once.
   virtual int NumLogprobLists(bool is_stream) const { return is_stream ? 0 : 1; }
   virtual ApiStyle style() const { return ApiStyle::kOpenAi; }

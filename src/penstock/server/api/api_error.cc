@@ -1,5 +1,7 @@
 #include "penstock/server/api/api_error.h"
 
+#include <algorithm>
+
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -40,6 +42,17 @@ ApiError ErrorOf(const absl::Status& status) {
 }
 
 ApiError ErrorOf(const LineError& error) { return {400, error.message, error.code, error.param}; }
+
+ApiError WithNames(ApiError error, std::span<const std::pair<std::string_view, std::string_view>> names) {
+  for (const auto& [name, clients_name] : names) {
+    const std::string_view behind = std::string_view(error.param).substr(std::min(name.size(), error.param.size()));
+    if (!error.param.starts_with(name) || (!behind.empty() && behind[0] != '.' && behind[0] != '[')) continue;
+    error.param.replace(0, name.size(), clients_name);
+    if (error.message.starts_with(name)) error.message.replace(0, name.size(), clients_name);
+    break;
+  }
+  return error;
+}
 
 json::object ErrorBody(const ApiError& error, ApiStyle style) {
   const std::string message = Printable(error.message);

@@ -1,8 +1,10 @@
 // Errors of the HTTP API: a status, and a body in OpenAI's or Anthropic's form.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "penstock/base/json.h"
@@ -22,6 +24,9 @@ struct ApiError {
 // is the server's. Messages of faults of the machine stay in the log: they name files.
 ApiError ErrorOf(const absl::Status& status);
 ApiError ErrorOf(const LineError& error);
+
+// Returns the error with the client's names of fields, given as pairs (name of a chat's field, client's name).
+ApiError WithNames(ApiError error, std::span<const std::pair<std::string_view, std::string_view>> names);
 
 enum class ApiStyle : uint8_t { kOpenAi, kAnthropic };
 // Returns the body's object, which is also the event that ends a stream.

@@ -12,6 +12,8 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/version.h"
+#include "penstock/chat/chat_parts.h"
+#include "penstock/job/input/validate_input.h"
 #include "penstock/job/prepared_request.h"
 #include "penstock/job/result_logprobs.h"
 #include "penstock/job/stats.h"
@@ -98,19 +100,24 @@ ResponseFields TakeResponseFields(json::object& body, std::optional<LineError>& 
   return response;
 }
 
-// Returns one body for each prompt of a completion. With one prompt, it is the body itself.
-std::vector<json::object> SplitPrompts(json::object body) {
-  std::vector<json::object> bodies;
-  const json::value* prompt = body.if_contains("prompt");
-  const json::array* list = prompt != nullptr ? prompt->if_array() : nullptr;
+// Takes the prompts of a completion out of its body; nothing if it has only one.
+json::array TakePrompts(json::object& body) {
+  json::value* prompt = body.if_contains("prompt");
+  json::array* list = prompt != nullptr ? prompt->if_array() : nullptr;
   const bool is_list = list != nullptr && !list->empty() && ((*list)[0].is_string() || (*list)[0].is_array());
-  if (!is_list) return {std::move(body)};
-  const json::array prompts = *list;
-  for (const json::value& one : prompts) {
-    body["prompt"] = one;
-    bodies.push_back(body);
-  }
-  return bodies;
+  return is_list ? std::move(*list) : json::array();
+}
+
+// Returns what is needed of a request that was prepared. The rest may be as long as a body.
+JobRequest Kept(JobRequest request) {
+  JobRequest kept;
+  kept.kind = request.kind;
+  kept.prompt = std::move(request.prompt);
+  kept.num_answers = request.num_answers;
+  kept.echoes_prompt = request.echoes_prompt;
+  kept.shown_prompt_logprobs = request.shown_prompt_logprobs;
+  kept.sampling.prompt_logprobs = request.sampling.prompt_logprobs;
+  return kept;
 }
 
 }  // namespace
@@ -129,8 +136,21 @@ absl::StatusOr<json::object> ParseBody(const std::string& body) {
   return std::move(value.get_object());
 }
 
+uint64_t BytesToRead(std::string_view body) {
+  constexpr uint64_t kCopies = 2;  // of its texts
+  return kCopies * body.size() + BytesOfValues(body);
+}
+
+uint64_t MaxTextBytes(const ApiOptions& options, const ModelInfo& model) {
+  constexpr uint64_t kBytesPerToken = 8;  // more than texts of any language have
+  const uint64_t of_context = static_cast<uint64_t>(model.context_length) * kBytesPerToken;
+  const uint64_t max_bytes = std::max(of_context, options.max_tokenizing_bytes / kTokenizingBytesPerByte);
+  return model.max_prompt_bytes == 0 ? max_bytes : std::min(max_bytes, model.max_prompt_bytes);
+}
+
 ApiServer::ApiServer(ApiOptions options)
     : options_(std::move(options)), created_(UnixSeconds()), formats_(options_.max_format_bytes) {
+  reading_.SetMax(options_.max_reading_bytes);
   using Handler = void (ApiServer::*)(const std::shared_ptr<Exchange>&);
   const auto add = [&](Route route, Handler handler) {
     route.handler = [this, handler](const std::shared_ptr<Exchange>& exchange) { (this->*handler)(exchange); };
@@ -155,6 +175,16 @@ void ApiServer::SetEngine(EngineService& service) {
   const Engine& engine = service.engine();
   model_name_ = options_.model_name.empty() ? engine.model().name : options_.model_name;
   prompts_ = MakerOf(engine, options_.system, "");
+  tokenizing_.SetMax(kTokenizingBytesPerByte * MaxTextBytes(options_, engine.model()));
+  prompts_->tokenize = [this, &engine](std::string_view text) {
+    return Tokenized(text.size(), [&] { return engine.Tokenize(text); });
+  };
+  prompts_->tokenize_chat = [this, &engine](const Chat& chat) {
+    const ChatParts& parts = chat.parts();
+    const uint64_t num_bytes =
+        JsonBytes(parts.messages) + json::serialize(parts.tools).size() + json::serialize(parts.variables).size();
+    return Tokenized(num_bytes, [&] { return engine.TokenizeChat(chat); });
+  };
   sampling_ = Overlay(engine.default_sampling(), options_.sampling);
   state_ = State::kReady;
 }
@@ -238,7 +268,28 @@ void ApiServer::RespondError(Exchange& exchange, const ApiError& error) {
   exchange.Respond(server::ErrorResponse(error, StyleOf(exchange.request().head)));
 }
 
-void ApiServer::Handle(const std::shared_ptr<Exchange>& exchange) { Find(exchange->request().head)->handler(exchange); }
+void ApiServer::Handle(const std::shared_ptr<Exchange>& exchange) {
+  const uint64_t num_bytes = BytesToRead(exchange->request().body);
+  if (num_bytes > reading_.max_bytes()) {
+    return RespondError(*exchange, {413,
+                                    fmt::format("the body would take {} to be read, and the server has {} for that",
+                                                FormatBytes(num_bytes), FormatBytes(reading_.max_bytes())),
+                                    "too_long"});
+  }
+  const MemoryGate::Hold hold = reading_.Enter(num_bytes);
+  Find(exchange->request().head)->handler(exchange);
+}
+
+absl::StatusOr<std::vector<TokenId>> ApiServer::Tokenized(
+    uint64_t num_bytes, absl::FunctionRef<absl::StatusOr<std::vector<TokenId>>()> tokenize) {
+  const uint64_t max_bytes = tokenizing_.max_bytes() / kTokenizingBytesPerByte;
+  if (num_bytes > max_bytes) {
+    return InputError("the text has {} bytes, and the server tokenizes at most {} (--context-length, --memory)",
+                      num_bytes, max_bytes);
+  }
+  const MemoryGate::Hold hold = tokenizing_.Enter(kTokenizingBytesPerByte * num_bytes);
+  return tokenize();
+}
 
 void ApiServer::Health(const std::shared_ptr<Exchange>& exchange) {
   const State state = state_;
@@ -327,7 +378,8 @@ void ApiServer::Tokenize(const std::shared_ptr<Exchange>& exchange) {
       fields.Fail("invalid_request", "prompt", "is missing; give prompt or messages");
     }
     if (fields.error().has_value()) return InputError("{}", fields.error()->message);
-    return adds_special ? service_->engine().Tokenize(*text) : service_->engine().TokenizePiece(*text);
+    if (adds_special) return prompts_->tokenize(*text);
+    return Tokenized(text->size(), [&] { return service_->engine().TokenizePiece(*text); });
   }();
   if (!tokens.ok()) return RespondError(*exchange, ErrorOf(tokens.status()));
   RespondJson(*exchange, {{"count", tokens->size()},
@@ -348,7 +400,14 @@ void ApiServer::Detokenize(const std::shared_ptr<Exchange>& exchange) {
                         {400, fmt::format("token ids are below {}", vocab_size), "invalid_request", "tokens"});
   }
   std::string text;
-  for (const TokenId id : *ids) text += service_->engine().TokenBytes(id, text.empty());
+  const uint64_t max_bytes = MaxTextBytes(options_, service_->engine().model());
+  for (const TokenId id : *ids) {
+    text += service_->engine().TokenBytes(id, text.empty());
+    if (text.size() > max_bytes) {
+      return RespondError(
+          *exchange, {400, fmt::format("their text has more than {} bytes", max_bytes), "invalid_request", "tokens"});
+    }
+  }
   text = ReplaceInvalidUtf8(text);
   RespondJson(*exchange, {{"prompt", text}, {"content", text}});
 }
@@ -395,7 +454,7 @@ std::optional<ApiError> ApiServer::MakeWork(const json::object& body, RequestKin
     added.streams.push_back(prepared->new_stream());
   }
   KeepEcho(engine, line.request);
-  added.request = std::move(line.request);
+  added.request = Kept(std::move(line.request));
   added.engine_request = std::move(prepared->request);
   return std::nullopt;
 }
@@ -407,32 +466,29 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
   std::optional<LineError> error;
   const ResponseFields response = TakeResponseFields(*body, error);
   if (error.has_value()) return ErrorOf(*error);
-  std::vector<json::object> bodies;
-  if (kind == RequestKind::kCompletion) {
-    bodies = SplitPrompts(*std::move(body));
-  } else {
-    bodies.push_back(*std::move(body));
-  }
-  if (std::ssize(bodies) > kMaxAnswers) {
-    return ApiError{400, fmt::format("expected at most {} prompts, found {}", kMaxAnswers, bodies.size()),
+  json::array prompts = kind == RequestKind::kCompletion ? TakePrompts(*body) : json::array();
+  if (prompts.size() > kMaxAnswers) {
+    return ApiError{400, fmt::format("expected at most {} prompts, found {}", kMaxAnswers, prompts.size()),
                     "invalid_request", "prompt"};
   }
   Answering::Args args{.exchange = exchange, .model_name = model_name_, .is_stream = response.is_stream};
-  for (const json::object& one : bodies) {
-    if (auto failed = MakeWork(one, kind, args.prompts)) return failed;
+  for (size_t i = 0; i < std::max<size_t>(1, prompts.size()); ++i) {
+    if (!prompts.empty()) (*body)["prompt"] = std::move(prompts[i]);
+    if (auto failed = MakeWork(*body, kind, args.prompts)) return failed;
   }
   OpenAiForm form{.kind = kind,
                   .head = NewHead(),
                   .model = model_name_,
                   .logprobs = args.prompts[0].engine_request.sampling.logprobs,
-                  .shows_usage = response.shows_usage};
-  for (const PromptWork& prompt : args.prompts) {
-    if (!prompt.request.echoes_prompt) continue;
-    if (response.is_stream && prompt.request.sampling.prompt_logprobs.has_value()) {
+                  .shows_usage = response.shows_usage,
+                  .num_answers = static_cast<size_t>(args.prompts[0].request.num_answers)};
+  for (PromptWork& prompt : args.prompts) {
+    if (!prompt.request.echoes_prompt || !response.is_stream) continue;
+    if (prompt.request.sampling.prompt_logprobs.has_value()) {
       return ApiError{400, "a stream has no log-probabilities of the prompt; leave echo or logprobs out", "unsupported",
                       "echo"};
     }
-    form.echoes.insert(form.echoes.end(), static_cast<size_t>(prompt.request.num_answers), prompt.request.prompt);
+    form.echoes.push_back(std::move(prompt.request.prompt));
   }
   args.writer = OpenAiWriter(std::move(form), token_text());
   return Start(std::move(args));
@@ -460,6 +516,19 @@ uint64_t ApiServer::LogprobBytes(const Answering::Args& args) const {
   return num_bytes;
 }
 
+// A word or a bias counts for each answer, because each has a request of its own.
+uint64_t ApiServer::HeldBytes(const Answering::Args& args) {
+  uint64_t num_bytes = args.writer->held_bytes();
+  for (const PromptWork& prompt : args.prompts) {
+    const SamplingParams& sampling = prompt.engine_request.sampling;
+    uint64_t of_answer = sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]);
+    for (const auto& word : sampling.bad_words) of_answer += sizeof(word) + word.size() * sizeof(TokenId);
+    for (const std::string& stop : sampling.stop) of_answer += sizeof(stop) + stop.size();
+    num_bytes += prompt.request.prompt.size() + static_cast<uint64_t>(prompt.request.num_answers) * of_answer;
+  }
+  return num_bytes;
+}
+
 std::optional<ApiError> ApiServer::Start(Answering::Args args) {
   int64_t num_answers = 0;
   for (const PromptWork& prompt : args.prompts) num_answers += prompt.request.num_answers;
@@ -469,22 +538,23 @@ std::optional<ApiError> ApiServer::Start(Answering::Args args) {
                     "invalid_request", "n"};
   }
   if (!HasRoom(num_answers)) return ApiError{429, "too many requests wait; try again", "too_many_requests"};
-  const uint64_t logprob_bytes = LogprobBytes(args);
-  if (logprob_bytes > options_.max_logprob_bytes) {
+  const uint64_t logprob_bytes = LogprobBytes(args), held_bytes = logprob_bytes + HeldBytes(args);
+  if (held_bytes > options_.max_held_bytes) {
     return ApiError{400,
-                    fmt::format("the log-probabilities may take {}, and the server has {} for them; ask for fewer "
-                                "answers, alternatives or tokens, or for a stream",
-                                FormatBytes(logprob_bytes), FormatBytes(options_.max_logprob_bytes)),
-                    "invalid_request", "logprobs"};
+                    fmt::format("the log-probabilities, and the fields that are kept with the answer, may take {}, and "
+                                "the server has {} for them; ask for fewer answers, alternatives or tokens, or for a "
+                                "stream",
+                                FormatBytes(held_bytes), FormatBytes(options_.max_held_bytes)),
+                    "invalid_request", logprob_bytes > 0 ? "logprobs" : ""};
   }
-  if (logprob_bytes_.fetch_add(logprob_bytes) + logprob_bytes > options_.max_logprob_bytes) {
-    logprob_bytes_ -= logprob_bytes;
-    return ApiError{429, "too many log-probabilities are under way; try again", "too_many_requests"};
+  if (held_bytes_.fetch_add(held_bytes) + held_bytes > options_.max_held_bytes) {
+    held_bytes_ -= held_bytes;
+    return ApiError{429, "the requests under way hold too much memory; try again", "too_many_requests"};
   }
   num_open_ += num_answers;
-  args.on_end = [this, num_answers, logprob_bytes](const AnsweringReport& report) {
+  args.on_end = [this, num_answers, held_bytes](const AnsweringReport& report) {
     num_open_ -= num_answers;
-    logprob_bytes_ -= logprob_bytes;
+    held_bytes_ -= held_bytes;
     metrics_.AddRequest(report);
   };
   args.on_gap = [this](double seconds, int64_t num_tokens) { metrics_.AddGap(seconds, num_tokens); };

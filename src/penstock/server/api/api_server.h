@@ -11,11 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/job/format_cache.h"
 #include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/prompt.h"
 #include "penstock/server/api/answering.h"
 #include "penstock/server/api/api_error.h"
+#include "penstock/server/api/memory_gate.h"
 #include "penstock/server/api/metrics.h"
 #include "penstock/server/engine_service.h"
 #include "penstock/server/http/exchange.h"
@@ -34,10 +36,17 @@ struct ApiOptions {
   std::optional<int64_t> max_waiting;  // requests without a place; more of them get status 429; default: 16 for each
   SamplingOverrides sampling;          // where requests say nothing
   uint64_t max_format_bytes = 0;       // of compiled formats; further requests with a format get status 429
-  uint64_t max_logprob_bytes = 0;      // of log-probabilities of requests under way; further ones get status 429
+  uint64_t max_reading_bytes = 0;      // of bodies that are being parsed
+  uint64_t max_tokenizing_bytes = 0;   // of texts that are being tokenized, unless the context needs more
+  uint64_t max_held_bytes = 0;         // of requests under way, see HeldBytes(); further ones get status 429
   double predicted_tokens_per_s = 0;   // the plan's; 0: there is none
   std::optional<std::string> system = {};  // system message of chats that have none
 };
+
+// Returns the most memory that a body takes as JSON.
+uint64_t BytesToRead(std::string_view body);
+// Returns the most bytes of a text that the server tokenizes.
+uint64_t MaxTextBytes(const ApiOptions& options, const ModelInfo& model);
 
 class ApiServer : public RequestHandler {
  public:
@@ -85,6 +94,8 @@ class ApiServer : public RequestHandler {
   int64_t max_open() const;
   // Returns the memory that log-probabilities of the work may take.
   uint64_t LogprobBytes(const Answering::Args& args) const;
+  // Returns the memory of all else that a request keeps until its answers have ended, except tokens, texts and formats.
+  static uint64_t HeldBytes(const Answering::Args& args);
   // Whether the engine may get so many requests more.
   bool HasRoom(int64_t num_requests) const;
   void Health(const std::shared_ptr<Exchange>& exchange);
@@ -99,6 +110,9 @@ class ApiServer : public RequestHandler {
   void ChatCompletions(const std::shared_ptr<Exchange>& exchange);
   void Completions(const std::shared_ptr<Exchange>& exchange);
 
+  // Calls tokenize() with room for a text of so many bytes. kInput if the text is too long.
+  absl::StatusOr<std::vector<TokenId>> Tokenized(uint64_t num_bytes,
+                                                 absl::FunctionRef<absl::StatusOr<std::vector<TokenId>>()> tokenize);
   // Parses the body of a completion, makes its prompts and starts the work.
   std::optional<ApiError> Complete(const std::shared_ptr<Exchange>& exchange, RequestKind kind);
   std::optional<ApiError> CheckModel(const std::string& name) const;
@@ -113,9 +127,10 @@ class ApiServer : public RequestHandler {
   SamplingParams sampling_;
   int64_t created_ = 0;  // when the server began
   FormatCache formats_;
+  MemoryGate reading_, tokenizing_;  // entered in this order
   std::atomic<int64_t> num_requests_{0};
-  std::atomic<int64_t> num_open_{0};        // requests that the engine has or will get
-  std::atomic<uint64_t> logprob_bytes_{0};  // that these may take
+  std::atomic<int64_t> num_open_{0};     // requests that the engine has or will get
+  std::atomic<uint64_t> held_bytes_{0};  // that these may take besides tokens and texts
   std::function<int64_t()> num_connections_;
   Metrics metrics_;
 };

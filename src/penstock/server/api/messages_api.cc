@@ -173,6 +173,7 @@ json::array ToolsOf(FieldReader& fields, const json::value& tools, std::string& 
     json::object function = {{"name", TextOf(reader, "name")}};
     if (reader.error().has_value()) fields.Fail("invalid_request", "tools", reader.error()->message);
     if (const json::value* text = reader.Find("description")) function["description"] = *text;
+    if (const json::value* strict = reader.Find("strict")) function["strict"] = *strict;
     const json::value* schema = reader.Find("input_schema");
     function["parameters"] = schema == nullptr ? json::value(json::object{{"type", "object"}}) : *schema;
     converted.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
@@ -198,13 +199,32 @@ void AddToolChoice(FieldReader& fields, const json::value& choice, json::object&
   if (reader.Bool("disable_parallel_tool_use").value_or(false)) chat["parallel_tool_calls"] = false;
 }
 
-void AddThinking(FieldReader& fields, const json::value& thinking, json::object& chat) {
+void AddThinking(FieldReader& fields, const json::value& thinking, json::object& chat, std::string& ignored) {
   const std::string_view type = thinking.is_object() ? TypeOf(thinking.get_object()) : std::string_view();
   if (type == "adaptive") return;
   if (type != "enabled" && type != "disabled") {
     return fields.Fail("invalid_request", "thinking", "expected an object with type enabled, disabled or adaptive");
   }
+  if (thinking.get_object().contains("budget_tokens")) AddIgnored("thinking.budget_tokens", ignored);
   chat["chat_template_kwargs"] = json::object{{"enable_thinking", type == "enabled"}};
+}
+
+void AddFormat(FieldReader& fields, std::string_view name, const json::value& format, json::object& chat) {
+  const json::object* object = format.if_object();
+  const json::value* schema = object == nullptr ? nullptr : object->if_contains("schema");
+  if (schema == nullptr || TypeOf(*object) != "json_schema") {
+    return fields.Fail("invalid_request", name, "expected an object with type json_schema and a schema");
+  }
+  chat["response_format"] = json::object{{"type", "json_schema"}, {"json_schema", json::object{{"schema", *schema}}}};
+}
+
+void AddOutputConfig(FieldReader& fields, const json::value& config, json::object& chat, std::string& ignored) {
+  if (!config.is_object()) return fields.Fail("invalid_request", "output_config", "expected an object");
+  FieldReader inner(config.get_object(), "output_config.");
+  if (const json::value* format = inner.Find("format")) AddFormat(fields, "output_config", *format, chat);
+  if (const std::optional<std::string> effort = inner.Text("effort")) chat["reasoning_effort"] = *effort;
+  if (inner.error().has_value()) fields.Fail("invalid_request", "output_config", inner.error()->message);
+  for (const std::string& name : inner.Unread()) AddIgnored("output_config." + Printable(Excerpt(name)), ignored);
 }
 
 // The fields of /v1/messages that mean the same under another or the same name.
@@ -350,7 +370,10 @@ std::optional<ApiError> StartMessages(ApiServer& api, const std::shared_ptr<Exch
   if (error.has_value()) return ErrorOf(*error);
   Answering::Args args{.exchange = exchange, .model_name = api.model_name(), .is_stream = is_stream};
   args.headers = IgnoredHeader(ignored);
-  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return failed;
+  constexpr std::pair<std::string_view, std::string_view> kOwnNames[] = {{"stop", "stop_sequences"},
+                                                                         {"reasoning_effort", "output_config.effort"},
+                                                                         {"response_format", "output_config.format"}};
+  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return WithNames(*failed, kOwnNames);
   const int64_t num_prompt_tokens = std::ssize(args.prompts[0].engine_request.prompt_ids);
   const BodyHead head = api.NewHead();
   args.writer = std::make_unique<MessagesWriter>(fmt::format("msg_{:016x}", head.number), api.model_name(),
@@ -388,8 +411,10 @@ json::object ChatOfMessages(const json::object& body, std::optional<LineError>& 
   chat["messages"] = converter.TakeMessages();
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = ToolsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) AddToolChoice(fields, *choice, chat);
-  if (const json::value* thinking = fields.Find("thinking")) AddThinking(fields, *thinking, chat);
-  for (const std::string_view name : {"container", "mcp_servers", "output_format"}) {
+  if (const json::value* thinking = fields.Find("thinking")) AddThinking(fields, *thinking, chat, ignored);
+  if (const json::value* format = fields.Find("output_format")) AddFormat(fields, "output_format", *format, chat);
+  if (const json::value* config = fields.Find("output_config")) AddOutputConfig(fields, *config, chat, ignored);
+  for (const std::string_view name : {"container", "mcp_servers"}) {
     if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; leave it out");
   }
   if (fields.Find("context_management") != nullptr) AddIgnored("context_management", ignored);

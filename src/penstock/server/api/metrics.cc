@@ -46,6 +46,8 @@ void AppendEngine(const EngineSnapshot& engine, const MemoryPlan& plan, TextWrit
   const EngineStats& stats = engine.stats;
   writer.One("vllm:num_requests_running", "gauge", "Requests with a place in the batch.", engine.num_running);
   writer.One("vllm:num_requests_waiting", "gauge", "Requests that wait for a place.", engine.num_waiting);
+  writer.One("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache that requests hold; 1 is all of it.",
+             engine.num_running == 0 ? 0 : stats.kv_usage);
   writer.One("vllm:prompt_tokens_total", "counter", "Prompt tokens, computed or shared.", stats.prompt_tokens);
   writer.One("vllm:generation_tokens_total", "counter", "Generated tokens.", stats.generated_tokens);
   writer.One("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the KV cache.",

@@ -28,6 +28,12 @@ class Writer : public AnswerWriter {
     return body;
   }
 
+  uint64_t held_bytes() const override {
+    uint64_t num_bytes = 0;
+    for (const std::string& echo : form_.echoes) num_bytes += echo.size();
+    return num_bytes;
+  }
+
   void Begin(std::string&) override {}
 
   void Add(size_t choice_idx, const AnswerGain& gain, std::string& out) override {
@@ -81,8 +87,8 @@ class Writer : public AnswerWriter {
     if (std::exchange(progress.has_begun, true)) return progress;
     if (is_chat()) {
       AppendChoice(choice_idx, R"("delta":{"role":"assistant","content":""})", kNull, kNull, out);
-    } else if (choice_idx < form_.echoes.size() && !form_.echoes[choice_idx].empty()) {
-      AppendChoice(choice_idx, TextField(form_.echoes[choice_idx]), kNull, kNull, out);
+    } else if (!form_.echoes.empty() && !form_.echoes[choice_idx / form_.num_answers].empty()) {
+      AppendChoice(choice_idx, TextField(form_.echoes[choice_idx / form_.num_answers]), kNull, kNull, out);
     }
     return progress;
   }

@@ -15,7 +15,8 @@ struct OpenAiForm {
   std::string model = {};
   int logprobs = -1;                     // as requested
   bool shows_usage = false;              // stream_options.include_usage
-  std::vector<std::string> echoes = {};  // for each choice, the prompt that its text begins with
+  size_t num_answers = 1;                // to each prompt
+  std::vector<std::string> echoes = {};  // the prompts with which texts of a stream begin
 };
 
 std::unique_ptr<AnswerWriter> OpenAiWriter(OpenAiForm form, TokenText token_text);

@@ -143,8 +143,10 @@ json::value ToolChoiceOf(const json::value& choice) {
   return json::object{{"type", "function"}, {"function", json::object{{"name", Copied(FieldText(*object, "name"))}}}};
 }
 
-void AddTextFormat(FieldReader& fields, const json::value& text, json::object& chat) {
-  const json::value* format = text.is_object() ? text.get_object().if_contains("format") : nullptr;
+void AddTextFormat(FieldReader& fields, const json::value& text, json::object& chat, std::string& ignored) {
+  if (!text.is_object()) return fields.Fail("invalid_request", "text", "expected an object");
+  if (text.get_object().contains("verbosity")) AddIgnored("text.verbosity", ignored);
+  const json::value* format = text.get_object().if_contains("format");
   if (format == nullptr || format->is_null()) return;
   const json::object* object = format->if_object();
   if (object == nullptr) return fields.Fail("invalid_request", "text", "expected an object as format");
@@ -183,6 +185,8 @@ void RefuseFields(FieldReader& fields) {
     if (fields.Bool(name).value_or(false))
       fields.Fail("unsupported", name, "responses are not stored; set it to false");
   }
+  const json::value* metadata = fields.Find("metadata");
+  if (metadata != nullptr && !metadata->is_object()) fields.Fail("invalid_request", "metadata", "expected an object");
   if (fields.Text("truncation").value_or("disabled") != "disabled") {
     fields.Fail("unsupported", "truncation", "only \"disabled\" is supported");
   }
@@ -230,7 +234,10 @@ class ResponsesWriter : public AnswerWriter {
         reasoning != nullptr && reasoning->is_object() ? reasoning->get_object().if_contains("effort") : nullptr;
     response_["reasoning"] =
         json::object{{"effort", effort == nullptr ? json::value(nullptr) : *effort}, {"summary", nullptr}};
+    held_bytes_ = BytesToRead(json::serialize(response_));
   }
+
+  uint64_t held_bytes() const override { return held_bytes_; }
 
   // Each list is made as text, and becomes JSON that takes about as much as two of them.
   int NumLogprobLists(bool) const override { return 3; }
@@ -391,6 +398,7 @@ class ResponsesWriter : public AnswerWriter {
   int logprobs_;
   TokenText token_text_;
   json::object response_;
+  uint64_t held_bytes_ = 0;  // of its fields that are those of the request
   int64_t num_events_ = 0;
   bool is_cut_ = false;  // the answer ended at its greatest length
   std::vector<TokenLogprobs> piece_logprobs_, all_logprobs_;
@@ -409,7 +417,11 @@ std::optional<ApiError> StartResponse(ApiServer& api, const std::shared_ptr<Exch
   if (error.has_value()) return ErrorOf(*error);
   Answering::Args args{.exchange = exchange, .model_name = api.model_name(), .is_stream = is_stream};
   args.headers = IgnoredHeader(ignored);
-  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return failed;
+  constexpr std::pair<std::string_view, std::string_view> kOwnNames[] = {{"max_tokens", "max_output_tokens"},
+                                                                         {"messages", "input"},
+                                                                         {"reasoning_effort", "reasoning.effort"},
+                                                                         {"response_format", "text.format"}};
+  if (const auto failed = api.MakeWork(chat, RequestKind::kChat, args.prompts)) return WithNames(*failed, kOwnNames);
   args.writer = std::make_unique<ResponsesWriter>(*body, api.NewHead(), api.model_name(),
                                                   args.prompts[0].engine_request.sampling.logprobs, api.token_text());
   return api.Start(std::move(args));
@@ -425,9 +437,15 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
                                         std::pair("seed", "seed"), std::pair("stop", "stop")}) {
     if (const json::value* value = fields.Find(name)) chat[chat_name] = *value;
   }
-  if (const json::value* top = fields.Find("top_logprobs"); top != nullptr && *top != json::value(0)) {
+  const json::value* include = fields.Find("include");
+  const json::array* included = include == nullptr ? nullptr : include->if_array();
+  const bool includes_logprobs = included != nullptr && std::ranges::any_of(*included, [](const json::value& part) {
+                                   return part == "message.output_text.logprobs";
+                                 });
+  const json::value* top = fields.Find("top_logprobs");
+  if (includes_logprobs || (top != nullptr && *top != json::value(0))) {
     chat["logprobs"] = true;
-    chat["top_logprobs"] = *top;
+    if (top != nullptr) chat["top_logprobs"] = *top;
   }
   InputConverter converter(fields);
   if (const std::optional<std::string> text = fields.Text("instructions")) converter.AddText("system", *text);
@@ -437,7 +455,7 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
   chat["messages"] = converter.TakeMessages();
   if (const json::value* tools = fields.Find("tools")) chat["tools"] = FunctionsOf(fields, *tools, ignored);
   if (const json::value* choice = fields.Find("tool_choice")) chat["tool_choice"] = ToolChoiceOf(*choice);
-  if (const json::value* text = fields.Find("text")) AddTextFormat(fields, *text, chat);
+  if (const json::value* text = fields.Find("text")) AddTextFormat(fields, *text, chat, ignored);
   if (const std::optional<bool> parallel = fields.Bool("parallel_tool_calls")) chat["parallel_tool_calls"] = *parallel;
   AddReasoning(fields, chat);
   RefuseFields(fields);

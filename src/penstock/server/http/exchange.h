@@ -98,7 +98,7 @@ class RequestHandler {
   virtual bool Refuses(const HttpHead& head, HttpResponse& response) = 0;
   // Network's thread: returns where the body goes; nullptr: into memory.
   virtual std::shared_ptr<BodySink> SinkFor(const HttpHead& head) = 0;
-  // A worker's thread. Must respond, now or later.
+  // A worker's thread. Must respond, now or later. The body is there until it returns.
   virtual void Handle(const std::shared_ptr<Exchange>& exchange) = 0;
   // Returns the response for a fault of HTTP itself: a body too large, a request that is not HTTP.
   virtual HttpResponse ErrorResponse(int status, std::string_view message) = 0;

@@ -16,9 +16,11 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;  // 0: any free one
   int num_workers = 2;
-  int max_connections = 4096;         // further ones are closed at once
-  uint64_t max_body_bytes = 0;        // of a body in memory
-  uint64_t max_bodies_bytes = 0;      // of all bodies in memory together; further requests get status 429
+  int max_connections = 4096;     // further ones are closed at once
+  uint64_t max_body_bytes = 0;    // of a body in memory
+  uint64_t max_bodies_bytes = 0;  // of all bodies in memory together; further requests get status 429
+  // Long responses, and long pieces of streams, that clients have not read. Further ones get status 429, or end.
+  uint64_t max_responses_bytes = 16 << 20;
   uint64_t max_header_bytes = 16384;  // of a request's head
   double idle_s = 75;                 // time that a connection may wait for a request, and a request may take to arrive
   double write_s = 60;                // time that a client may take to read a piece of a response

@@ -18,8 +18,9 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Tcp = asio::ip::tcp;
 
-constexpr size_t kBlockBytes = 64 << 10;
+constexpr size_t kBlockBytes = 16 << 10;  // of an upload or of a file; each connection may have one
 constexpr size_t kMaxPipelinedBytes = 64 << 10;
+constexpr size_t kSmallResponseBytes = 16 << 10;  // is written in any case
 constexpr double kRestOfRequestS = 1;  // to read a request whose bytes are all there: a second end of file never comes
 
 std::chrono::steady_clock::duration Seconds(double seconds) {
@@ -212,11 +213,13 @@ void Session::ReadIntoSink() {
 void Session::Dispatch(std::string body) {
   exchange_ = std::make_shared<SessionExchange>(HttpRequest{std::move(head_), std::move(body)}, std::move(sink_),
                                                 shared_from_this());
+  buffer_.shrink_to_fit();  // it has grown with the body
   is_half_closed_ ? BeginProbing() : Watch();
   // The session may read its next request before the worker is done with this one.
   asio::post(shared_.workers, [exchange = exchange_, num_bytes = std::exchange(reserved_bytes_, 0)] {
     SharedState& shared = exchange->session_->shared_;
     shared.handler.Handle(exchange);
+    exchange->request().body = {};  // the exchange lives until its response is written
     shared.body_bytes -= num_bytes;
   });
 }
@@ -294,13 +297,27 @@ void Session::WriteHead(const Head& head, std::function<void()> then) {
   asio::async_write(stream_, buffers, [self = shared_from_this(), then = std::move(then)](error_code error, size_t) {
     self->is_writing_ = false;
     self->response_body_ = {};
+    self->ReleaseResponse();
     error ? self->LoseClient() : then();
   });
 }
 
 void Session::Respond(HttpResponse response) { Write(std::move(response), wants_keep_alive_ && !shared_.is_stopping); }
 
+bool Session::HoldResponse(size_t num_bytes) {
+  if (num_bytes <= kSmallResponseBytes) return true;
+  const uint64_t all = shared_.response_bytes + num_bytes;
+  if (shared_.response_bytes > 0 && all > shared_.options.max_responses_bytes) return false;
+  held_bytes_ = num_bytes;
+  shared_.response_bytes = all;
+  return true;
+}
+
 void Session::Write(HttpResponse response, bool keeps_alive) {
+  if (!HoldResponse(response.body.size())) {
+    response = shared_.handler.ErrorResponse(429, "too many responses wait for their clients to read; try again");
+    response.headers.emplace_back("Retry-After", "1");
+  }
   Head head = NewHead(static_cast<unsigned>(response.status), response.headers, keeps_alive);
   if (!response.content_type.empty()) head.set(http::field::content_type, response.content_type);
   if (head.result() != http::status::no_content) head.content_length(response.body.size());
@@ -358,6 +375,7 @@ void Session::Pump() {
   const bool is_end = source_->Take(piece_);
   if (piece_.empty() && !is_end) return SetPing();
   ping_.cancel();
+  if (!HoldResponse(piece_.size())) return LoseClient();
   is_writing_ = true;
   if (version_ >= 11) {
     const std::string size = piece_.empty() ? "" : fmt::format("{:x}\r\n", piece_.size());
@@ -368,6 +386,7 @@ void Session::Pump() {
   stream_.expires_after(Seconds(shared_.options.write_s));
   asio::async_write(stream_, asio::buffer(piece_), [self = shared_from_this(), is_end](error_code error, size_t) {
     self->is_writing_ = false;
+    self->ReleaseResponse();
     if (error) return self->LoseClient();
     is_end ? self->FinishExchange(self->wants_keep_alive_) : self->Pump();
   });

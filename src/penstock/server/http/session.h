@@ -28,6 +28,7 @@ struct SharedState {
   std::atomic<int64_t> num_connections{0};
   std::atomic<int64_t> num_exchanges{0};
   std::atomic<uint64_t> body_bytes{0};  // of requests in memory that are not handled yet
+  uint64_t response_bytes = 0;          // that long responses have left to write; of the network's thread
   boost::asio::io_context context{1};   // ends before the others: sessions end with it
 
   SharedState(const HttpOptions& http_options, RequestHandler& request_handler)
@@ -91,6 +92,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // Writes the head and, behind it, response_body_. Then calls `then`, unless the client has left.
   void WriteHead(const Head& head, std::function<void()> then);
   void ReleaseBody() { shared_.body_bytes -= std::exchange(reserved_bytes_, 0); }
+  // Counts the bytes that are to be written now. Returns false if clients that do not read hold too many already.
+  bool HoldResponse(size_t num_bytes);
+  void ReleaseResponse() { shared_.response_bytes -= std::exchange(held_bytes_, 0); }
 
   boost::beast::tcp_stream stream_;
   SharedState& shared_;
@@ -102,6 +106,7 @@ class Session : public std::enable_shared_from_this<Session> {
   HttpHead head_;
   std::shared_ptr<BodySink> sink_;
   uint64_t reserved_bytes_ = 0;  // of shared_.body_bytes
+  uint64_t held_bytes_ = 0;      // of shared_.response_bytes
   unsigned version_ = 11;
   bool is_head_ = false;  // the request wants only the head of the response to GET
   bool wants_keep_alive_ = true;
