@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Proves that a batch goes on after kill -9 of its server, and that each of its lines has exactly one result."""
+"""Proves that a batch goes on after kill -9 of its server, and that each of its lines has exactly one result.
+
+A server with other settings does not continue it.
+"""
 import argparse
 import json
 import pathlib
@@ -63,6 +66,25 @@ def check_batches(binary, report, num_kills, count, tokens):
             assert second.returncode != 0 and "another server" in second.stderr, second
 
 
+def check_settings(binary, report):
+    """A server whose flags give other answers does not continue a batch."""
+    for changed in (("--kv-dtype", "int8"), ("--system", "Be brief."), ("--attention-window", 64)):
+        with report.check(f"a batch is not continued with {changed[0]}"), tempfile.TemporaryDirectory() as folder:
+            content = "".join(json.dumps(line) + "\n" for line in batch_lines(40, 400)).encode()
+            with service.Server(binary, "--batches", folder, "--batch-size", 1) as server:
+                batch = server.post("/v1/batches", {"input_file_id": upload(server, content).json()["id"],
+                                                    "endpoint": CHAT, "completion_window": "24h"}).json()
+                manifest = pathlib.Path(folder) / "batches" / f"{batch['id']}.jsonl.manifest.json"
+                server.wait_until("the job", manifest.exists)
+            with service.Server(binary, "--batches", folder, *changed) as server:
+                def state():
+                    return server.ask("GET", f"/v1/batches/{batch['id']}").json()
+
+                server.wait_until("the batch", lambda: state()["status"] not in ("validating", "in_progress"))
+                expect(state()["status"], "failed")
+                assert changed[0].lstrip("-").replace("-", "_") in json.dumps(state()["errors"]), state()["errors"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--penstock", required=True)
@@ -72,6 +94,7 @@ def main():
     args = parser.parse_args()
     report = service.Report()
     check_batches(args.penstock, report, args.kills, args.lines, args.tokens)
+    check_settings(args.penstock, report)
     report.end()
 
 

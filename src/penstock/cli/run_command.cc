@@ -22,13 +22,13 @@
 #include "penstock/cli/stop_signals.h"
 #include "penstock/engine/ranked_engine.h"
 #include "penstock/job/job.h"
+#include "penstock/job/manifest.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/model/generation_config.h"
 #include "penstock/parallel/mpi_ranks.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/loaded_model.h"
-#include "penstock/routing/sida_network.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::cli {
@@ -89,32 +89,17 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
 }
 
 // Returns what answers depend on besides the model and the input. A resumed job must have the same.
-absl::StatusOr<decltype(JobOptions::engine_settings)> SettingsOf(const RunFlags& flags, const EngineOptions& options,
-                                                                 const MpiRanks& ranks) {
-  decltype(JobOptions::engine_settings) settings = {
-      {"dtype", flags.model.dtype},
-      {"activations", std::string(ChoiceName(options.activations, ActivationFormats()))},
-      {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))},
-      {"context_length", std::to_string(options.context_length)}};
+absl::StatusOr<Settings> AllSettingsOf(const RunFlags& flags, const EngineOptions& options, const MpiRanks& ranks) {
+  PENSTOCK_ASSIGN_OR_RETURN(Settings settings, SettingsOf(options, flags.job.system));
+  settings.emplace_back("dtype", flags.model.dtype);
+  settings.emplace_back("context_length", std::to_string(options.context_length));
   if (options.comm_dtype.value_or(CommFormat::kF32) != CommFormat::kF32) {
     settings.emplace_back("comm_dtype", ChoiceName(options.comm_dtype, CommFormats()));
   }
   if (ranks.communicator != nullptr && options.policy.expert_parallel == ExpertParallel::kCut) {
     settings.emplace_back("experts_cut_for_ranks", std::to_string(ranks.communicator->num_ranks()));
   }
-  if (options.policy.predictor_replaces_routers) {
-    PENSTOCK_ASSIGN_OR_RETURN(const uint64_t checksum, SidaNetwork::Checksum(options.policy.predictor_path));
-    settings.emplace_back("routers_replaced_by", fmt::format("{:016x}", checksum));
-  }
   if (flags.job.task != JobTask::kAnswer) settings.emplace_back("task", flags.task);
-  if (options.attention_window > 0) {
-    settings.emplace_back("attention_window", std::to_string(options.attention_window));
-    settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));
-  }
-  if (flags.job.system.has_value()) {
-    if (!IsUtf8(*flags.job.system)) return UsageError("--system: the text is not UTF-8");
-    settings.emplace_back("system", *flags.job.system);
-  }
   return settings;
 }
 
@@ -142,7 +127,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (ranks.communicator != nullptr) ShareMachine(ranks, options);
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
-  PENSTOCK_ASSIGN_OR_RETURN(flags.job.engine_settings, SettingsOf(flags, options, ranks));
+  PENSTOCK_ASSIGN_OR_RETURN(flags.job.engine_settings, AllSettingsOf(flags, options, ranks));
   flags.job.other_files = {{"--trace", options.trace_path},
                            {"--trace-html", options.trace_html_path},
                            {"--record-routing", options.routing_path},

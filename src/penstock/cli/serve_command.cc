@@ -2,11 +2,11 @@
 
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
-#include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
 #include "penstock/cli/job_plan.h"
 #include "penstock/cli/stop_signals.h"
 #include "penstock/job/format_cache.h"
+#include "penstock/job/manifest.h"
 
 namespace penstock::cli {
 namespace {
@@ -22,8 +22,7 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   if (const char* key = std::getenv("PENSTOCK_API_KEY"); key != nullptr && *key != '\0') {
     server.api.api_keys.emplace_back(key);
   }
-  if (server.api.system.has_value() && !IsUtf8(*server.api.system))
-    return UsageError("--system: the text is not UTF-8");
+  PENSTOCK_ASSIGN_OR_RETURN(server.settings, SettingsOf(options, server.api.system));
   if (!IsLocal(server.http.host) && server.api.api_keys.empty()) {
     LogWarning("everybody who reaches {} can use this server; give --api-key", server.http.host);
   }

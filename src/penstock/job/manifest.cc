@@ -11,10 +11,14 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/version.h"
+#include "penstock/plan/formats.h"
+#include "penstock/routing/sida_network.h"
 
 namespace penstock {
 namespace {
@@ -125,6 +129,24 @@ std::string Joined(const std::vector<std::string>& differences) {
 bool IsPowerOfTwo(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
 
 }  // namespace
+
+absl::StatusOr<Settings> SettingsOf(const EngineOptions& options, const std::optional<std::string>& system) {
+  Settings settings = {{"activations", std::string(ChoiceName(options.activations, ActivationFormats()))},
+                       {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))}};
+  if (options.policy.predictor_replaces_routers) {
+    PENSTOCK_ASSIGN_OR_RETURN(const uint64_t checksum, SidaNetwork::Checksum(options.policy.predictor_path));
+    settings.emplace_back("routers_replaced_by", fmt::format("{:016x}", checksum));
+  }
+  if (options.attention_window > 0) {
+    settings.emplace_back("attention_window", std::to_string(options.attention_window));
+    settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));
+  }
+  if (system.has_value()) {
+    if (!IsUtf8(*system)) return UsageError("--system: the text is not UTF-8");
+    settings.emplace_back("system", *system);
+  }
+  return settings;
+}
 
 json::object DescribeJob(const InputReport& report, uint64_t seed, const SamplingOverrides& sampling,
                          const Settings& engine_settings) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,11 @@
 namespace penstock {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// Returns the engine's settings on which texts depend besides the model, its dtype and the context length; and the
+// system message that requests without one get. kIo when the predictor's file cannot be read; kUsage when the message
+// is not UTF-8.
+absl::StatusOr<Settings> SettingsOf(const EngineOptions& options, const std::optional<std::string>& system);
 
 struct Manifest {
   json::object job;         // known before the model is loaded; the same for all shards

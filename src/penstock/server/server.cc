@@ -67,6 +67,7 @@ absl::Status Serve(const ServerOptions& options,
                                      .model_name = api.model_name(),
                                      .sampling = options.api.sampling,
                                      .system = options.api.system,
+                                     .settings = options.settings,
                                      .memory_bytes = BatchBytes(options)});
     batches->SetRunner(*runner);
   }

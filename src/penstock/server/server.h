@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/job/manifest.h"
 #include "penstock/server/api/api_server.h"
 #include "penstock/server/http/http_server.h"
 
@@ -17,6 +18,7 @@ struct ServerOptions {
   HttpOptions http;
   ApiOptions api;
   std::string batch_dir;  // folder of files and batches; empty: there are none
+  Settings settings;      // SettingsOf(): a batch that a server began continues only with the same
   double drain_s = 30;    // time for requests under way to finish after `stop` was set
 };
 

@@ -137,7 +137,9 @@ absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
   options.system = args_.system;
   options.sampling = args_.sampling;
   options.default_max_tokens = args_.service.engine().default_sampling().max_tokens;
-  options.engine_settings = {{"dtype", model.dtype}, {"context_length", std::to_string(model.context_length)}};
+  options.engine_settings = args_.settings;
+  options.engine_settings.emplace_back("dtype", model.dtype);
+  options.engine_settings.emplace_back("context_length", std::to_string(model.context_length));
   Clock::time_point last_write = {};
   options.on_progress = [&, id](const ProgressCounts& counts) {
     constexpr double kSecondsBetween = 1;

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "penstock/job/job.h"
+#include "penstock/job/manifest.h"
 #include "penstock/server/batches/batch_store.h"
 #include "penstock/server/engine_service.h"
 
@@ -22,6 +23,7 @@ class BatchRunner {
     std::string model_name;             // that results name
     SamplingOverrides sampling;         // where requests say nothing
     std::optional<std::string> system;  // see JobOptions
+    Settings settings;                  // SettingsOf()
     uint64_t memory_bytes = 0;          // that a job may need besides the engine's
   };
   // Continues the batches that are not done.
