@@ -33,9 +33,9 @@ gates:
 	@scripts/gates.py
 
 nightly: deps tidy tsan
-	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test chat_test job_test
+	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test chat_test job_test kernels_test
 	@cmake --preset release >/dev/null && cmake --build --preset release
-	@ctest --preset release -L fast && ctest --preset dev -R '^(chat/whole_answer_test|job/kill_test)$$'
+	@ctest --preset release -L fast && ctest --preset dev -R '^(chat/whole_answer_test|job/kill_test|kernels/[a-z]*_test)$$'
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
 	@cmake --build --preset dev --target penstock && python3 tests/cli/bad_inputs.py --penstock build/dev/bin/penstock --only "^(?!L11 )"
