@@ -46,7 +46,7 @@ nightly: deps tidy tsan
 	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
 	@python3 tests/cli/prefix_kills.py --penstock build/release/bin/penstock --kills 400 --seed $(SEED)
-	@python3 tests/cli/published_configs.py --penstock build/release/bin/penstock --workload prompt=128,gen=16,requests=64
+	@python3 tests/cli/published_configs.py --penstock build/release/bin/penstock --all --workload prompt=128,gen=16,requests=64
 	@python3 tests/server/batch_kills.py --penstock build/release/bin/penstock --kills 200 \
 		--lines 500 --tokens 180
 
