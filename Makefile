@@ -33,9 +33,9 @@ gates:
 	@scripts/gates.py
 
 nightly: deps tidy tsan
-	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test chat_test job_test
+	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test chat_test job_test kernels_test
 	@cmake --preset release >/dev/null && cmake --build --preset release
-	@ctest --preset release -L fast && ctest --preset dev -R '^(chat/whole_answer_test|job/kill_test)$$'
+	@ctest --preset release -L fast && ctest --preset dev -R '^(chat/whole_answer_test|job/kill_test|kernels/[a-z]*_test)$$'
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
 	@cmake --build --preset dev --target penstock && python3 tests/cli/bad_inputs.py --penstock build/dev/bin/penstock --only "^(?!L11 )"
@@ -46,7 +46,7 @@ nightly: deps tidy tsan
 	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
 	@python3 tests/cli/prefix_kills.py --penstock build/release/bin/penstock --kills 400 --seed $(SEED)
-	@python3 tests/cli/published_configs.py --penstock build/release/bin/penstock --workload prompt=128,gen=16,requests=64
+	@python3 tests/cli/published_configs.py --penstock build/release/bin/penstock --all --workload prompt=128,gen=16,requests=64
 	@python3 tests/server/batch_kills.py --penstock build/release/bin/penstock --kills 200 \
 		--lines 500 --tokens 180
 

@@ -20,6 +20,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess;--param=ggc-min-heapsize=1048576>>)
   # GCC 12 wrongly warns of the _mm512_undefined_* inside its own intrinsics (its bug 105593).
   set(PENSTOCK_NO_UNINITIALIZED_WARNINGS -Wno-uninitialized -Wno-maybe-uninitialized)
+  # Below -O2, GCC clears the upper parts of vector registers behind AVX code only with this. Else all SSE code after it is
+  # many times as slow on Intel's processors.
+  set(PENSTOCK_AVX_FLAGS -fexpensive-optimizations)
 endif()
 # For code in which tests spend their time: Debug builds optimise it more than the rest.
 add_library(penstock_hot_code INTERFACE)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Proves that `inspect` and `plan` take the config.json of every published model in tests/data/configs, and of a golden
-model of every family. Models that Penstock does not run are refused by name, in one line, by both.
+"""Proves that `inspect` takes the config.json of every published model in tests/data/configs, and of a golden model of
+every architecture. `plan` takes one config of each architecture, and with --all those of all published models. Models that
+Penstock does not run are refused by name, in one line, by both.
 
 Prints the processor time of each plan."""
 import argparse
@@ -52,35 +53,41 @@ def check_refused(penstock, config, pattern):
         assert len(done.stderr.splitlines()) == 1 and re.search(pattern, done.stderr), (config, done.stderr)
 
 
-def golden_configs():
-    """Returns a config of each architecture for which there is a golden model."""
+def one_of_each_architecture(configs):
     found = {}
-    for path in sorted((program.ROOT / "tests/golden").glob("*/config.json")):
+    for path in configs:
         found.setdefault(json.loads(path.read_text())["architectures"][0], path)
-    return list(found.values())
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", required=True)
     parser.add_argument("--configs", type=pathlib.Path, default=program.ROOT / "tests/data/configs")
+    parser.add_argument("--all", action="store_true", help="plan for all published models")
     parser.add_argument("--workload", default="prompt=16,gen=4,requests=8", help="what published models are planned for")
     args = parser.parse_args()
     penstock = program.Penstock(args.penstock)
     configs = {path.stem: path for path in sorted(args.configs.glob("*.json"))}
     assert set(configs) >= set(REFUSED), set(REFUSED) - set(configs)
+    published = one_of_each_architecture(configs.values())
+    num_planned = 0
     for name, config in configs.items():
         if name in REFUSED:
             check_refused(penstock, config, REFUSED[name])
             continue
         check_inspect(penstock, config)
-        print(f"{check_plan(penstock, config, args.workload):6.1f} s  {name}", flush=True)
-    golden = golden_configs()
-    for config in golden:
+        if args.all or config in published.values():
+            print(f"{check_plan(penstock, config, args.workload):6.1f} s  {name}", flush=True)
+            num_planned += 1
+    golden = one_of_each_architecture(sorted((program.ROOT / "tests/golden").glob("*/config.json")))
+    for architecture, config in golden.items():
         check_inspect(penstock, config)
-        check_plan(penstock, config, "prompt=16,gen=4,requests=8")
-    num_planned = len(configs) - len(REFUSED)
-    print(f"{num_planned} published models and {len(golden)} families have plans; {len(REFUSED)} are refused")
+        if architecture not in published:
+            check_plan(penstock, config, "prompt=16,gen=4,requests=8")
+            num_planned += 1
+    print(f"{len(configs) - len(REFUSED)} published models and {len(golden)} architectures are inspected, {num_planned} "
+          f"have plans; {len(REFUSED)} are refused")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,11 @@
 #include "penstock/kernels/decompress.h"
 
-#include <xxhash.h>
-#if defined(__x86_64__)
-#include <xxh_x86dispatch.h>  // XXH3 with the widest vectors of the processor
-#endif
-
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "penstock/base/check.h"
+#include "penstock/kernels/checksum.h"
 #include "penstock/tensor/exponent_code.h"
 
 namespace penstock::kernels {
@@ -42,8 +37,7 @@ bool DecodeBlock(const KernelTable& kernels, const ExponentBlock& block, const s
 std::optional<uint64_t> Decompress(const KernelTable& kernels, std::span<const std::byte> compressed,
                                    std::span<std::byte> scratch, std::span<std::byte> values) {
   PENSTOCK_CHECK(values.size() % kExponentGroupBytes == 0 && scratch.size() >= kExponentScratchBytes);
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
-  XXH3_64bits_reset(digest.get());
+  RunningChecksum checksum;
   while (!values.empty()) {
     const std::span<std::byte> own = values.first(std::min<size_t>(values.size(), kExponentBlockBytes));
     const std::optional<ExponentBlock> block =
@@ -56,14 +50,14 @@ std::optional<uint64_t> Decompress(const KernelTable& kernels, std::span<const s
       std::memcpy(scratch.data(), from, block->block_bytes);
       from = scratch.data();
     }
-    XXH3_64bits_update(digest.get(), from, block->block_bytes);
+    checksum.Add({from, static_cast<size_t>(block->block_bytes)});
     if (!DecodeBlock(kernels, *block, from, own)) return std::nullopt;
-    if (XXH3_64bits(own.data(), own.size()) != block->xxh3) return std::nullopt;
+    if (Checksum(own) != block->xxh3) return std::nullopt;
     compressed = compressed.subspan(block->block_bytes);
     values = values.subspan(own.size());
   }
   if (!compressed.empty()) return std::nullopt;
-  return XXH3_64bits_digest(digest.get());
+  return checksum.value();
 }
 
 }  // namespace penstock::kernels

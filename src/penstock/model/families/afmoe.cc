@@ -10,10 +10,10 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"first_k_dense_replace", "num_dense_layers"}};
+constexpr FieldName kAfmoeFieldNames[] = {{"first_k_dense_replace", "num_dense_layers"}};
 constexpr FieldName kKolibriFields[] = {{"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kAfmoeStoredNames[] = {
     {"attention_output_norm.weight", "post_attention_layernorm.weight"},
     {"post_attention_layernorm.weight", "pre_mlp_layernorm.weight"},
     {"ffn_output_norm.weight", "post_mlp_layernorm.weight"},
@@ -34,7 +34,7 @@ constexpr StoredName kKolibriNames[] = {
 };
 
 // Reads what both have: in each period of layers, the last one sees all positions.
-void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_window, int64_t period) {
+void ReadAfmoeCommon(ConfigReader& reader, ModelConfig& config, int64_t default_window, int64_t period) {
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.qk_norm = QkNorm::kPerHead;
   config.output_norms = OutputNorms::kAll;
@@ -47,9 +47,9 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_windo
   RotateWithWindowOnly(config);
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadAfmoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 64, 1, kMaxExperts);
-  ReadCommon(reader, config, 1024, reader.IntOr("global_attn_every_n_layers", 4, 1, kMaxLayers));
+  ReadAfmoeCommon(reader, config, 1024, reader.IntOr("global_attn_every_n_layers", 4, 1, kMaxLayers));
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.IntOr("num_shared_experts", 2, 0, 64) * config.expert_dim;
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
@@ -64,7 +64,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 
 void ReadKolibriConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
-  ReadCommon(reader, config, 513, 5);
+  ReadAfmoeCommon(reader, config, 513, 5);
   config.shared_ffn_dim = reader.IntOr("shared_expert_intermediate_size", 512, 1, kMaxModelDim);
   config.router = {.scoring = RouterRule::Scoring::kSigmoid,
                    .renormalises = reader.BoolOr("norm_topk_prob", false),
@@ -78,10 +78,10 @@ const Family kAfmoe = {
     .architecture = "AfmoeForCausalLM",
     .comes_with_code = true,
     .default_head_dim = 128,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kAfmoeFieldNames,
+    .stored_names = kAfmoeStoredNames,
     .default_topk = 6,
-    .read_config = ReadConfig,
+    .read_config = ReadAfmoeConfig,
 };
 
 const Family kKolibri1 = {

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kArcticStoredNames[] = {
     {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
     {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.{expert}.w1.weight"},
     {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.experts.{expert}.w3.weight"},
@@ -18,7 +18,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "residual_mlp.w2.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kArcticGgufNames[] = {
     {"self_attn.q_proj.weight", "attn_q.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"self_attn.k_proj.weight", "attn_k.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"self_attn.q_proj.bias", "attn_q.bias", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
@@ -30,7 +30,7 @@ constexpr StoredName kGgufNames[] = {
     {"mlp.shared_expert.down_proj.weight", "ffn_down.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadArcticConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = config.expert_dim;
@@ -55,9 +55,9 @@ const Family kArctic = {
     .comes_with_code = true,
     .default_max_positions = 4096,
     .default_rope_theta = 1e6,
-    .stored_names = kStoredNames,
-    .gguf = {.architecture = "arctic", .stored_names = kGgufNames},
-    .read_config = ReadConfig,
+    .stored_names = kArcticStoredNames,
+    .gguf = {.architecture = "arctic", .stored_names = kArcticGgufNames},
+    .read_config = ReadArcticConfig,
 };
 
 }  // namespace penstock

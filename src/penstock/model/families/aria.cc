@@ -5,13 +5,13 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kVisionPrefixes[] = {"vision_tower.", "multi_modal_projector."};
+constexpr std::string_view kAriaVisionPrefixes[] = {"vision_tower.", "multi_modal_projector."};
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "moe_num_experts"},
-                                     {"num_experts_per_tok", "moe_topk"},
-                                     {"n_shared_experts", "moe_num_shared_experts"}};
+constexpr FieldName kAriaFieldNames[] = {{"num_experts", "moe_num_experts"},
+                                         {"num_experts_per_tok", "moe_topk"},
+                                         {"n_shared_experts", "moe_num_shared_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kAriaStoredNames[] = {
     {"mlp.gate.weight", "mlp.router.weight"},
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
@@ -24,7 +24,7 @@ constexpr StoredName kStoredNames[] = {
     {"lm_head.weight", "language_model.lm_head.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadAriaConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 8, 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.IntOr("n_shared_experts", 2, 0, 64) * config.expert_dim;
@@ -40,12 +40,12 @@ const Family kAria = {
     .config_object = "text_config",
     .default_max_positions = 2048,
     .default_norm_eps = 1e-6,
-    .field_names = kFieldNames,
+    .field_names = kAriaFieldNames,
     .layer_prefix = "language_model.model.layers.{layer}.",
-    .stored_names = kStoredNames,
-    .ignored_prefixes = kVisionPrefixes,
+    .stored_names = kAriaStoredNames,
+    .ignored_prefixes = kAriaVisionPrefixes,
     .default_topk = 2,
-    .read_config = ReadConfig,
+    .read_config = ReadAriaConfig,
 };
 
 }  // namespace penstock

@@ -7,13 +7,13 @@
 namespace penstock {
 namespace {
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kCohere2MoeStoredNames[] = {
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
-void ReadLayers(ConfigReader& reader, ModelConfig& config) {
+void ReadCohere2MoeLayers(ConfigReader& reader, ModelConfig& config) {
   const int64_t num_dense = reader.IntOr("first_k_dense_replace", 0, 0, kMaxLayers);
   const int64_t dense_period = reader.IntOr("prefix_dense_sliding_window_pattern", 1, 1, kMaxLayers);
   const int64_t period = reader.IntOr("sliding_window_pattern", 4, 1, kMaxLayers);
@@ -49,7 +49,7 @@ void ReadRouter(ConfigReader& reader, ModelConfig& config) {
   if (config.shared_ffn_dim > 0 && combination == "average") config.router.scale = config.shared_scale = 0.5f;
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadCohere2MoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 8, 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.IntOr("prefix_dense_intermediate_size", config.expert_dim, 1, kMaxModelDim);
@@ -63,7 +63,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.logit_scale = static_cast<float>(reader.NumberOr("logit_scale", 0.0625, 1e-6, 1e6));
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", true);
   ReadRouter(reader, config);
-  ReadLayers(reader, config);
+  ReadCohere2MoeLayers(reader, config);
 }
 
 }  // namespace
@@ -73,9 +73,9 @@ const Family kCohere2Moe = {
     .architecture = "Cohere2MoeForCausalLM",
     .default_head_dim = 128,
     .default_max_positions = 8192,
-    .stored_names = kStoredNames,
+    .stored_names = kCohere2MoeStoredNames,
     .default_topk = 2,
-    .read_config = ReadConfig,
+    .read_config = ReadCohere2MoeConfig,
 };
 
 }  // namespace penstock

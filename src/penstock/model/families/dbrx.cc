@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {
+constexpr FieldName kDbrxFieldNames[] = {
     {"hidden_size", "d_model"},
     {"num_hidden_layers", "n_layers"},
     {"num_attention_heads", "n_heads"},
@@ -24,7 +24,7 @@ constexpr FieldName kFieldNames[] = {
     {"moe_normalize_expert_weights", "ffn_config.moe_normalize_expert_weights"},
 };
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kDbrxStoredNames[] = {
     {"model.embed_tokens.weight", "transformer.wte.weight"},
     {"model.norm.weight", "transformer.norm_f.weight"},
     {"input_layernorm.weight", "norm_attn_norm.norm_1.weight"},
@@ -39,7 +39,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "ffn.experts.mlp.w2", /*is_transposed=*/true},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadDbrxConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("expert_dim", 1, kMaxModelDim);
   config.norm = Norm::kLayer;
@@ -61,11 +61,11 @@ const Family kDbrx = {
     .name = "dbrx",
     .architecture = "DbrxForCausalLM",
     .comes_with_code = true,
-    .field_names = kFieldNames,
+    .field_names = kDbrxFieldNames,
     .layer_prefix = "transformer.blocks.{layer}.",
-    .stored_names = kStoredNames,
+    .stored_names = kDbrxStoredNames,
     .gguf = {.architecture = "dbrx"},
-    .read_config = ReadConfig,
+    .read_config = ReadDbrxConfig,
 };
 
 }  // namespace penstock

@@ -11,9 +11,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"},
-                                     {"num_experts", "num_local_experts"},
-                                     {"num_nextn_predict_layers", "num_mtp_layers"}};
+constexpr FieldName kDeepseekFieldNames[] = {{"num_experts", "n_routed_experts"},
+                                             {"num_experts", "num_local_experts"},
+                                             {"num_nextn_predict_layers", "num_mtp_layers"}};
 
 constexpr StoredName kMistralNames[] = {
     {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
@@ -31,7 +31,7 @@ constexpr StoredName kMistralNames[] = {
     {"lm_head.weight", "lm_head.weight"},
     {"lm_head.weight", "language_model.lm_head.weight"},
 };
-constexpr std::string_view kVisionPrefixes[] = {"vision_tower.", "multi_modal_projector."};
+constexpr std::string_view kDeepseekVisionPrefixes[] = {"vision_tower.", "multi_modal_projector."};
 constexpr std::string_view kMistralRope =
     R"({"type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
         "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0})";
@@ -48,7 +48,7 @@ constexpr StoredName kKimiNames[] = {
 };
 constexpr std::string_view kKimiPrefixes[] = {"vision_tower.", "mm_projector."};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kDeepseekStoredNames[] = {
     {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
     {"self_attn.v_up_proj.weight", "self_attn.kv_b_proj.weight"},
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
@@ -69,7 +69,7 @@ constexpr StoredName kAxk1Names[] = {
 };
 constexpr std::string_view kAxk1Suffixes[] = {".post_mlp_layernorm.weight"};
 
-void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_shared, int64_t default_dense) {
+void ReadDeepseekCommon(ConfigReader& reader, ModelConfig& config, int64_t default_shared, int64_t default_dense) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -84,7 +84,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_share
 }
 
 void ReadV2Config(ConfigReader& reader, ModelConfig& config) {
-  ReadCommon(reader, config, 2, 0);
+  ReadDeepseekCommon(reader, config, 2, 0);
   config.rope.is_interleaved = true;
   const std::string method = reader.StringOr("topk_method", "greedy");
   config.router = {.renormalises = false,
@@ -98,7 +98,7 @@ void ReadV2Config(ConfigReader& reader, ModelConfig& config) {
 }
 
 void ReadV3Like(ConfigReader& reader, ModelConfig& config, int64_t default_dense, const NoauxDefaults& defaults) {
-  ReadCommon(reader, config, 1, default_dense);
+  ReadDeepseekCommon(reader, config, 1, default_dense);
   config.rope.is_interleaved = reader.BoolOr("rope_interleave", !reader.Has("rope_interleave"));  // null means false
   ReadNoauxRouter(reader, config, defaults);
   const std::string scoring = reader.StringOr("scoring_func", "sigmoid");
@@ -118,7 +118,7 @@ void ReadAxk1Config(ConfigReader& reader, ModelConfig& config) {
 void ReadMistral4Config(ConfigReader& reader, ModelConfig& config) {
   const std::string type = reader.StringOr("model_type", "mistral4");
   if (type != "mistral4") reader.Fail("model_type", "'mistral4', which has experts", fmt::format("'{}'", type));
-  ReadCommon(reader, config, 1, 0);
+  ReadDeepseekCommon(reader, config, 1, 0);
   config.rope.is_interleaved = reader.BoolOr("rope_interleave", !reader.Has("rope_interleave"));  // null means false
   ReadNoauxRouter(reader, config);
   config.router.scoring = RouterRule::Scoring::kSoftmax;
@@ -173,8 +173,8 @@ const Family kDeepseekV2 = {
     .comes_with_code = true,
     .default_norm_eps = 1e-6,
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kDeepseekFieldNames,
+    .stored_names = kDeepseekStoredNames,
     .gguf = {.architecture = "deepseek2", .is_sigmoid = false},
     .read_config = ReadV2Config,
 };
@@ -185,8 +185,8 @@ const Family kDeepseekV3 = {
     .comes_with_code = true,
     .default_norm_eps = 1e-6,
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kDeepseekFieldNames,
+    .stored_names = kDeepseekStoredNames,
     .gguf = {.architecture = "deepseek2", .is_sigmoid = true},
     .read_config = ReadV3Config,
 };
@@ -211,8 +211,8 @@ const Family kDeepseekV32 = {
     .comes_with_code = true,
     .default_norm_eps = 1e-6,
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kDeepseekFieldNames,
+    .stored_names = kDeepseekStoredNames,
     .gguf = {.architecture = "deepseek32"},
     .read_config = ReadV32Config,
 };
@@ -222,8 +222,8 @@ const Family kGlmMoeDsa = {
     .name = "glm_moe_dsa",
     .architecture = "GlmMoeDsaForCausalLM",
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kDeepseekFieldNames,
+    .stored_names = kDeepseekStoredNames,
     .gguf = {.architecture = "glm-dsa"},
     .read_config = ReadGlm5Config,
 };
@@ -245,8 +245,8 @@ const Family kGlm4MoeLite = {
     .name = "glm4_moe_lite",
     .architecture = "Glm4MoeLiteForCausalLM",
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kDeepseekFieldNames,
+    .stored_names = kDeepseekStoredNames,
     .read_config = ReadGlmLiteConfig,
 };
 
@@ -257,7 +257,7 @@ const Family kMistral4 = {
     .default_norm_eps = 1e-6,
     .takes_partial_rotary = true,
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
+    .field_names = kDeepseekFieldNames,
     .stored_names = kMistralNames,
     .gguf = {.architecture = "mistral4", .add_fields = AddMistral4Fields},
     .read_config = ReadMistral4Config,
@@ -270,7 +270,7 @@ const Family kMistral3 = [] {
   family.architecture = "Mistral3ForConditionalGeneration";
   family.config_object = "text_config";
   family.layer_prefix = "language_model.model.layers.{layer}.";
-  family.ignored_prefixes = kVisionPrefixes;
+  family.ignored_prefixes = kDeepseekVisionPrefixes;
   return family;
 }();
 

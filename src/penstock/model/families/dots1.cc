@@ -6,15 +6,15 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"}, {"num_experts", "num_local_experts"}};
+constexpr FieldName kDots1FieldNames[] = {{"num_experts", "n_routed_experts"}, {"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kDots1StoredNames[] = {
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadDots1Config(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -39,10 +39,10 @@ const Family kDots1 = {
     .name = "dots1",
     .architecture = "Dots1ForCausalLM",
     .default_norm_eps = 1e-6,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kDots1FieldNames,
+    .stored_names = kDots1StoredNames,
     .gguf = {.architecture = "dots1", .has_default_window = true},
-    .read_config = ReadConfig,
+    .read_config = ReadDots1Config,
 };
 
 }  // namespace penstock

@@ -6,12 +6,12 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "moe_num_experts"},
-                                     {"num_experts_per_tok", "moe_k"},
-                                     {"n_shared_experts", "moe_num_shared_experts"},
-                                     {"first_k_dense_replace", "moe_layer_start_index"}};
+constexpr FieldName kErnie45MoeFieldNames[] = {{"num_experts", "moe_num_experts"},
+                                               {"num_experts_per_tok", "moe_k"},
+                                               {"n_shared_experts", "moe_num_shared_experts"},
+                                               {"first_k_dense_replace", "moe_layer_start_index"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kErnie45MoeStoredNames[] = {
     {"mlp.gate.e_score_correction_bias", "mlp.moe_statics.e_score_correction_bias"},
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
@@ -19,9 +19,9 @@ constexpr StoredName kStoredNames[] = {
 };
 
 // Experts for images come behind those for text, and their gate beside that of these.
-constexpr std::string_view kVisionPrefixes[] = {"model.vision_model.", "model.resampler_model."};
+constexpr std::string_view kErnie45MoeVisionPrefixes[] = {"model.vision_model.", "model.resampler_model."};
 
-constexpr StoredName kVisionNames[] = {
+constexpr StoredName kErnie45MoeVisionNames[] = {
     {.name = "mlp.gate.weight", .stored = "mlp.gate.weight", .is_transposed = true},
     {"mlp.gate.e_score_correction_bias", "mlp.moe_statics.e_score_correction_bias"},
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
@@ -29,7 +29,7 @@ constexpr StoredName kVisionNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadErnie45MoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -50,7 +50,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 
 // Lists have a value for text and one for images. For text, the three parts of a position are equal, so RoPE is the
 // usual one.
-void ReadVisionConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadErnie45MoeVisionConfig(ConfigReader& reader, ModelConfig& config) {
   const std::vector<int64_t> dims = ReadIntegers(reader, "moe_intermediate_size", 1, kMaxModelDim);
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = dims.empty() ? 1536 : dims[0];
@@ -72,10 +72,10 @@ const Family kErnie45Moe = {
     .other_architecture = "Ernie4_5_MoEForCausalLM",
     .comes_with_code = true,
     .default_rope_theta = 5e5,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kErnie45MoeFieldNames,
+    .stored_names = kErnie45MoeStoredNames,
     .gguf = {.architecture = "ernie4_5-moe"},
-    .read_config = ReadConfig,
+    .read_config = ReadErnie45MoeConfig,
 };
 
 // The published form of ERNIE 4.5 VL, text only.
@@ -84,12 +84,12 @@ const Family kErnie45VlMoe = {
     .architecture = "Ernie4_5_VLMoeForConditionalGeneration",
     .config_object = "text_config",
     .default_rope_theta = 5e5,
-    .field_names = kFieldNames,
-    .stored_names = kVisionNames,
-    .ignored_prefixes = kVisionPrefixes,
+    .field_names = kErnie45MoeFieldNames,
+    .stored_names = kErnie45MoeVisionNames,
+    .ignored_prefixes = kErnie45MoeVisionPrefixes,
     .has_experts_of_images = true,
     .default_topk = 6,
-    .read_config = ReadVisionConfig,
+    .read_config = ReadErnie45MoeVisionConfig,
 };
 
 }  // namespace penstock

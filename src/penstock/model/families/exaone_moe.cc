@@ -7,16 +7,16 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"n_shared_experts", "num_shared_experts"}};
+constexpr FieldName kExaoneMoeFieldNames[] = {{"n_shared_experts", "num_shared_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kExaoneMoeStoredNames[] = {
     {"mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias"},
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadExaoneMoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -45,10 +45,10 @@ const Family kExaoneMoe = {
     .name = "exaone_moe",
     .architecture = "ExaoneMoeForCausalLM",
     .other_architecture = "ExaoneMoEForCausalLM",
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kExaoneMoeFieldNames,
+    .stored_names = kExaoneMoeStoredNames,
     .gguf = {.architecture = "exaone-moe", .has_default_window = true},
-    .read_config = ReadConfig,
+    .read_config = ReadExaoneMoeConfig,
 };
 
 }  // namespace penstock

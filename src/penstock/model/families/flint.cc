@@ -9,11 +9,11 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kFlintFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {{"self_attn.sinks", "self_attn.softmax_offset"}};
+constexpr StoredName kFlintStoredNames[] = {{"self_attn.sinks", "self_attn.softmax_offset"}};
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadFlintConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -44,9 +44,9 @@ const Family kFlint = {
     .architecture = "FlintForCausalLM",
     .default_head_dim = 128,
     .default_norm_eps = 1e-6,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
-    .read_config = ReadConfig,
+    .field_names = kFlintFieldNames,
+    .stored_names = kFlintStoredNames,
+    .read_config = ReadFlintConfig,
 };
 
 }  // namespace penstock

@@ -14,12 +14,12 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {
+constexpr FieldName kGemma4FieldNames[] = {
     {"num_experts_per_tok", "top_k_experts"},
     {"hidden_act", "hidden_activation"},
 };
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kGemma4StoredNames[] = {
     {"attention_output_norm.weight", "post_attention_layernorm.weight"},
     {"residual_layernorm.weight", "pre_feedforward_layernorm.weight"},
     {"shared_output_norm.weight", "post_feedforward_layernorm_1.weight"},
@@ -42,7 +42,7 @@ constexpr StoredName kStoredNames[] = {
     {"model.norm.weight", "model.language_model.norm.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kGemma4GgufNames[] = {
     {"attention_output_norm.weight", "post_attention_norm.weight"},
     {"residual_layernorm.weight", "ffn_norm.weight"},
     {"shared_output_norm.weight", "post_ffw_norm_1.weight"},
@@ -126,7 +126,7 @@ absl::StatusOr<double> RotatingPart(const Gguf& gguf) {
 }
 
 // Heads of layers without a window differ from those of the others. Where they have no V, it is K.
-absl::Status AddGgufFields(const Gguf& gguf, int64_t num_layers, json::object& config) {
+absl::Status AddGemma4GgufFields(const Gguf& gguf, int64_t num_layers, json::object& config) {
   const auto integer = [&](std::string_view key) { return gguf.metadata.Integer(fmt::format("gemma4.{}", key)); };
   PENSTOCK_ASSIGN_OR_RETURN(const auto windows, gguf.metadata.Bools("gemma4.attention.sliding_window_pattern"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto full_dim, integer("attention.key_length"));
@@ -175,7 +175,7 @@ absl::Status AddGgufFields(const Gguf& gguf, int64_t num_layers, json::object& c
   return absl::OkStatus();
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadGemma4Config(ConfigReader& reader, ModelConfig& config) {
   if (!reader.BoolOr("enable_moe_block", false)) {
     return reader.Fail("enable_moe_block", "true: only models with experts are computed", "false");
   }
@@ -221,10 +221,10 @@ constexpr Family Gemma(std::string_view name, std::string_view architecture) {
               "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}})",
       .default_norm_eps = 1e-6,
       .layer_ropes = LayerRopes::kByType,
-      .field_names = kFieldNames,
-      .stored_names = kStoredNames,
+      .field_names = kGemma4FieldNames,
+      .stored_names = kGemma4StoredNames,
       .hidden_act = "gelu_pytorch_tanh",
-      .read_config = ReadConfig,
+      .read_config = ReadGemma4Config,
   };
 }
 
@@ -232,7 +232,7 @@ constexpr Family Gemma(std::string_view name, std::string_view architecture) {
 
 const Family kGemma4Text = [] {
   Family family = Gemma("gemma4_text", "Gemma4ForCausalLM");
-  family.gguf = {.architecture = "gemma4", .stored_names = kGgufNames, .add_fields = AddGgufFields};
+  family.gguf = {.architecture = "gemma4", .stored_names = kGemma4GgufNames, .add_fields = AddGemma4GgufFields};
   return family;
 }();
 

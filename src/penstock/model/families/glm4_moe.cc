@@ -7,19 +7,19 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"},
-                                     {"num_experts", "num_local_experts"},
-                                     {"num_nextn_predict_layers", "num_mtp_layers"}};
+constexpr FieldName kGlm4MoeFieldNames[] = {{"num_experts", "n_routed_experts"},
+                                            {"num_experts", "num_local_experts"},
+                                            {"num_nextn_predict_layers", "num_mtp_layers"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kGlm4MoeStoredNames[] = {
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
-constexpr std::string_view kVisionPrefixes[] = {"model.visual."};
+constexpr std::string_view kGlm4MoeVisionPrefixes[] = {"model.visual."};
 
-constexpr StoredName kVisionNames[] = {
+constexpr StoredName kGlm4MoeVisionNames[] = {
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
     {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
@@ -27,7 +27,7 @@ constexpr StoredName kVisionNames[] = {
     {"model.norm.weight", "model.language_model.norm.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadGlm4MoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -39,8 +39,8 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   ReadDenseFirstLayers(reader, config, 1);
 }
 
-void ReadVisionConfig(ConfigReader& reader, ModelConfig& config) {
-  ReadConfig(reader, config);
+void ReadGlm4MoeVisionConfig(ConfigReader& reader, ModelConfig& config) {
+  ReadGlm4MoeConfig(reader, config);
   config.qkv_bias = reader.BoolOr("attention_bias", true);
 }
 
@@ -59,10 +59,10 @@ const Family kGlm4Moe = {
     .architecture = "Glm4MoeForCausalLM",
     .default_partial_rotary = 0.5,
     .takes_partial_rotary = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kGlm4MoeFieldNames,
+    .stored_names = kGlm4MoeStoredNames,
     .gguf = {.architecture = "glm4moe"},
-    .read_config = ReadConfig,
+    .read_config = ReadGlm4MoeConfig,
 };
 
 const Family kGlm4vMoe = {
@@ -71,11 +71,11 @@ const Family kGlm4vMoe = {
     .config_object = "text_config",
     .default_partial_rotary = 0.5,
     .takes_partial_rotary = true,
-    .field_names = kFieldNames,
+    .field_names = kGlm4MoeFieldNames,
     .layer_prefix = "model.language_model.layers.{layer}.",
-    .stored_names = kVisionNames,
-    .ignored_prefixes = kVisionPrefixes,
-    .read_config = ReadVisionConfig,
+    .stored_names = kGlm4MoeVisionNames,
+    .ignored_prefixes = kGlm4MoeVisionPrefixes,
+    .read_config = ReadGlm4MoeVisionConfig,
 };
 
 // Solar Open (Upstage 2025): the same router, experts in all layers.
@@ -85,8 +85,8 @@ const Family kSolarOpen = {
     .default_head_dim = 128,
     .default_rope_theta = 1e6,
     .takes_partial_rotary = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kGlm4MoeFieldNames,
+    .stored_names = kGlm4MoeStoredNames,
     .read_config = ReadSolarConfig,
 };
 

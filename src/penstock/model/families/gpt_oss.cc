@@ -6,7 +6,7 @@
 namespace penstock {
 namespace {
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kGptOssStoredNames[] = {
     {"mlp.gate.weight", "mlp.router.weight"},
     {"mlp.gate.bias", "mlp.router.bias"},
     {"mlp.experts.{expert}.gate_proj.weight", "mlp.experts.gate_up_proj", /*is_transposed=*/true,
@@ -19,7 +19,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.down_proj.bias", "mlp.experts.down_proj_bias"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadGptOssConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.attention_sinks = true;
@@ -45,9 +45,9 @@ const Family kGptOss = {
     .default_rope_theta = 150000,
     .default_rope_scaling = R"({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                 "truncate": false, "original_max_position_embeddings": 4096})",
-    .stored_names = kStoredNames,
+    .stored_names = kGptOssStoredNames,
     .gguf = {.architecture = "gpt-oss", .has_default_window = true},
-    .read_config = ReadConfig,
+    .read_config = ReadGptOssConfig,
 };
 
 }  // namespace penstock

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kGraniteMoeStoredNames[] = {
     {"mlp.gate.weight", "block_sparse_moe.router.layer.weight"},
     {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.input_linear.weight"},
     {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.input_linear.weight"},
@@ -52,14 +52,14 @@ constexpr StoredName kSwaNames[] = {
     {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kGraniteMoeGgufNames[] = {
     {"self_attn.q_proj.weight", "attn_q.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"self_attn.k_proj.weight", "attn_k.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"self_attn.q_proj.bias", "attn_q.bias", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"self_attn.k_proj.bias", "attn_k.bias", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadGraniteMoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
@@ -71,7 +71,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 }
 
 void ReadSharedConfig(ConfigReader& reader, ModelConfig& config) {
-  ReadConfig(reader, config);
+  ReadGraniteMoeConfig(reader, config);
   config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 0, 0, kMaxModelDim);
 }
 
@@ -93,7 +93,7 @@ absl::Status AddHybridFields(const Gguf& gguf, int64_t /*num_layers*/, json::obj
 }
 
 void ReadHybridConfig(ConfigReader& reader, ModelConfig& config) {
-  ReadConfig(reader, config);
+  ReadGraniteMoeConfig(reader, config);
   config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 1024, 1, kMaxModelDim);
   const int64_t num_heads = reader.IntOr("mamba_n_heads", 128, 1, kMaxHeads);
   const int64_t values_dim = reader.IntOr("mamba_expand", 2, 1, 64) * config.model_dim;
@@ -125,17 +125,17 @@ const Family kGraniteMoe = {
     .name = "granitemoe",
     .architecture = "GraniteMoeForCausalLM",
     .default_norm_eps = 1e-6,
-    .stored_names = kStoredNames,
-    .gguf = {.architecture = "granitemoe", .has_shared_ffn = false, .stored_names = kGgufNames},
-    .read_config = ReadConfig,
+    .stored_names = kGraniteMoeStoredNames,
+    .gguf = {.architecture = "granitemoe", .has_shared_ffn = false, .stored_names = kGraniteMoeGgufNames},
+    .read_config = ReadGraniteMoeConfig,
 };
 
 const Family kGraniteMoeShared = {
     .name = "granitemoeshared",
     .architecture = "GraniteMoeSharedForCausalLM",
     .default_norm_eps = 1e-6,
-    .stored_names = kStoredNames,
-    .gguf = {.architecture = "granitemoe", .has_shared_ffn = true, .stored_names = kGgufNames},
+    .stored_names = kGraniteMoeStoredNames,
+    .gguf = {.architecture = "granitemoe", .has_shared_ffn = true, .stored_names = kGraniteMoeGgufNames},
     .read_config = ReadSharedConfig,
 };
 
@@ -144,7 +144,7 @@ const Family kGraniteMoeHybrid = {
     .architecture = "GraniteMoeHybridForCausalLM",
     .default_norm_eps = 1e-6,
     .stored_names = kHybridNames,
-    .gguf = {.architecture = "granitehybrid", .stored_names = kGgufNames, .add_fields = AddHybridFields},
+    .gguf = {.architecture = "granitehybrid", .stored_names = kGraniteMoeGgufNames, .add_fields = AddHybridFields},
     .read_config = ReadHybridConfig,
 };
 
@@ -154,7 +154,7 @@ const Family kGraniteMoeSwa = {
     .default_norm_eps = 1e-6,
     .layer_ropes = LayerRopes::kByTheta,
     .stored_names = kSwaNames,
-    .gguf = {.architecture = "granite_swa", .has_default_window = true, .stored_names = kGgufNames},
+    .gguf = {.architecture = "granite_swa", .has_default_window = true, .stored_names = kGraniteMoeGgufNames},
     .read_config = ReadWindowedConfig,
 };
 

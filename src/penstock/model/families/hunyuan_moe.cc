@@ -6,14 +6,14 @@ namespace penstock {
 namespace {
 
 // Published folders list these values for each layer; models whose layers differ are refused.
-constexpr FieldName kFieldNames[] = {
+constexpr FieldName kHunyuanMoeFieldNames[] = {
     {.field = "num_experts", .other = "num_local_experts", .may_be_list = true},
     {.field = "num_experts_per_tok", .other = "moe_topk", .may_be_list = true},
     {.field = "num_shared_expert", .other = "num_shared_expert", .may_be_list = true},
     {.field = "moe_intermediate_size", .other = "moe_intermediate_size", .may_be_list = true},
 };
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kHunyuanMoeStoredNames[] = {
     {"self_attn.q_norm.weight", "self_attn.query_layernorm.weight"},
     {"self_attn.k_norm.weight", "self_attn.key_layernorm.weight"},
     {"mlp.gate.weight", "mlp.gate.wg.weight"},
@@ -22,7 +22,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_mlp.down_proj.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadHunyuanMoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   // transformers takes intermediate_size for all FFNs, so a folder with another size is refused.
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -47,10 +47,10 @@ const Family kHunyuanMoe = {
     .architecture = "HunYuanMoEV1ForCausalLM",
     .comes_with_code = true,
     .takes_rope_alpha = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kHunyuanMoeFieldNames,
+    .stored_names = kHunyuanMoeStoredNames,
     .gguf = {.architecture = "hunyuan-moe"},
-    .read_config = ReadConfig,
+    .read_config = ReadHunyuanMoeConfig,
 };
 
 }  // namespace penstock

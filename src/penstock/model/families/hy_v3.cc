@@ -7,9 +7,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kHyV3FieldNames[] = {{"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kHyV3StoredNames[] = {
     {"mlp.gate.weight", "mlp.router.gate.weight"},
     {"mlp.gate.e_score_correction_bias", "mlp.expert_bias"},
     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_mlp.gate_proj.weight"},
@@ -17,7 +17,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_mlp.down_proj.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadHyV3Config(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -40,10 +40,10 @@ const Family kHyV3 = {
     .architecture = "HYV3ForCausalLM",
     .default_head_dim = 128,
     .default_rope_theta = 11158840,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kHyV3FieldNames,
+    .stored_names = kHyV3StoredNames,
     .gguf = {.architecture = "hy_v3"},
-    .read_config = ReadConfig,
+    .read_config = ReadHyV3Config,
 };
 
 }  // namespace penstock

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kLagunaStoredNames[] = {
     {"self_attn.gate_proj.weight", "self_attn.g_proj.weight"},
     {"mlp.gate.e_score_correction_bias", "mlp.experts.e_score_correction_bias"},
 };
@@ -23,7 +23,7 @@ void ReadGate(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadLayers(ConfigReader& reader, ModelConfig& config) {
+void ReadLagunaLayers(ConfigReader& reader, ModelConfig& config) {
   config.layer_has_window.assign(config.num_layers, false);
   config.layer_has_experts[0] = false;
   ReadSlidingWindow(reader, config, 512);
@@ -41,7 +41,7 @@ void ReadLayers(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadLagunaConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -58,7 +58,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
     reader.Fail("moe_router_logit_softcapping", "0: such a cap is not computed", "another number");
   }
   ReadGate(reader, config);
-  ReadLayers(reader, config);
+  ReadLagunaLayers(reader, config);
 }
 
 }  // namespace
@@ -74,9 +74,9 @@ const Family kLaguna = {
     .default_norm_eps = 1e-6,
     .takes_partial_rotary = true,
     .layer_ropes = LayerRopes::kByType,
-    .stored_names = kStoredNames,
+    .stored_names = kLagunaStoredNames,
     .default_topk = 8,
-    .read_config = ReadConfig,
+    .read_config = ReadLagunaConfig,
 };
 
 }  // namespace penstock

@@ -9,12 +9,12 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kVisionPrefixes[] = {"vision_model.", "multi_modal_projector."};
+constexpr std::string_view kLlama4VisionPrefixes[] = {"vision_model.", "multi_modal_projector."};
 
 // In config.json intermediate_size is that of experts, and in GGUF that of dense FFNs.
-constexpr FieldName kFieldNames[] = {{"moe_intermediate_size", "intermediate_size"}};
+constexpr FieldName kLlama4FieldNames[] = {{"moe_intermediate_size", "intermediate_size"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kLlama4StoredNames[] = {
     {"mlp.gate.weight", "feed_forward.router.weight"},
     {"mlp.gate_proj.weight", "feed_forward.gate_proj.weight"},
     {"mlp.up_proj.weight", "feed_forward.up_proj.weight"},
@@ -73,7 +73,7 @@ void ReadChunks(ConfigReader& reader, ModelConfig& config) {
       reader.IntOr("attention_chunk_size", reader.Has("attention_chunk_size") ? 0 : 8192, 1, kMaxContext);
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadLlama4Config(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.IntOr("intermediate_size_mlp", 16384, 1, kMaxModelDim);
@@ -101,10 +101,10 @@ constexpr Family Llama4(std::string_view name, std::string_view architecture) {
       .architecture = architecture,
       .default_head_dim = 128,
       .default_rope_theta = 5e5,
-      .field_names = kFieldNames,
-      .stored_names = kStoredNames,
+      .field_names = kLlama4FieldNames,
+      .stored_names = kLlama4StoredNames,
       .default_topk = 1,
-      .read_config = ReadConfig,
+      .read_config = ReadLlama4Config,
   };
 }
 
@@ -121,7 +121,7 @@ const Family kLlama4 = [] {
   Family family = Llama4("llama4", "Llama4ForConditionalGeneration");
   family.config_object = "text_config";
   family.layer_prefix = "language_model.model.layers.{layer}.";
-  family.ignored_prefixes = kVisionPrefixes;
+  family.ignored_prefixes = kLlama4VisionPrefixes;
   return family;
 }();
 

@@ -10,9 +10,10 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_hidden_layers", "num_layers"}, {"num_experts_per_tok", "moe_topk"}};
+constexpr FieldName kLongcatFlashFieldNames[] = {{"num_hidden_layers", "num_layers"},
+                                                 {"num_experts_per_tok", "moe_topk"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kLongcatFlashStoredNames[] = {
     {"input_layernorm.weight", "input_layernorm.{part}.weight"},
     {"post_attention_layernorm.weight", "post_attention_layernorm.{part}.weight"},
     {"self_attn.q_a_proj.weight", "self_attn.{part}.q_a_proj.weight"},
@@ -35,7 +36,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.up_proj.weight", "mlps.1.up_proj.weight"},
     {"mlp.down_proj.weight", "mlps.1.down_proj.weight"},
 };
-constexpr std::string_view kMtpPrefixes[] = {"model.mtp."};
+constexpr std::string_view kLongcatFlashMtpPrefixes[] = {"model.mtp."};
 
 // The config counts pairs of layers.
 void CountLayers(json::object& config) {
@@ -44,7 +45,7 @@ void CountLayers(json::object& config) {
   config["num_hidden_layers"] = 2 * std::clamp<int64_t>(pairs->get_int64(), 0, kMaxLayers);
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadLongcatFlashConfig(ConfigReader& reader, ModelConfig& config) {
   if (config.num_layers % 2 != 0) reader.FailRelation("an odd number of layers: expected pairs of them");
   const int64_t num_stored = reader.IntOr("n_routed_experts", 512, 1, kMaxExperts / 2);
   config.num_identity_experts = reader.IntOr("zero_expert_num", 256, 0, kMaxExperts / 2);
@@ -89,13 +90,13 @@ const Family kLongcatFlash = {
     .default_rope_theta = 1e7,
     .default_norm_eps = 1e-5,
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
+    .field_names = kLongcatFlashFieldNames,
     .layers_of_number = 2,
-    .stored_names = kStoredNames,
-    .ignored_prefixes = kMtpPrefixes,
+    .stored_names = kLongcatFlashStoredNames,
+    .ignored_prefixes = kLongcatFlashMtpPrefixes,
     .default_topk = 12,
     .rewrite = CountLayers,
-    .read_config = ReadConfig,
+    .read_config = ReadLongcatFlashConfig,
 };
 
 }  // namespace penstock

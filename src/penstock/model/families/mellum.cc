@@ -6,9 +6,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kMellumFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadMellumConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.IntOr("intermediate_size", 7168, 1, kMaxModelDim);
@@ -32,9 +32,9 @@ const Family kMellum = {
         R"({"full_attention": {"rope_theta": 500000.0}, "sliding_attention": {"rope_theta": 10000.0}})",
     .default_norm_eps = 1e-6,
     .layer_ropes = LayerRopes::kByType,
-    .field_names = kFieldNames,
+    .field_names = kMellumFieldNames,
     .gguf = {.architecture = "mellum", .has_default_window = true},
-    .read_config = ReadConfig,
+    .read_config = ReadMellumConfig,
 };
 
 }  // namespace penstock

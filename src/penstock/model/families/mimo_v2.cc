@@ -7,11 +7,11 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"}, {"num_experts", "num_local_experts"}};
+constexpr FieldName kMimoV2FieldNames[] = {{"num_experts", "n_routed_experts"}, {"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {{"self_attn.sinks", "self_attn.attention_sink_bias"}};
+constexpr StoredName kMimoV2StoredNames[] = {{"self_attn.sinks", "self_attn.attention_sink_bias"}};
 
-constexpr std::string_view kMtpPrefixes[] = {"model.mtp."};
+constexpr std::string_view kMimoV2MtpPrefixes[] = {"model.mtp."};
 
 // Reads a list of 0 or 1 for each layer, which has the place of a list of names in the published config.json.
 void ReadFlags(ConfigReader& reader, std::string_view field, int64_t num_layers, std::vector<bool>& flags) {
@@ -23,7 +23,7 @@ void ReadFlags(ConfigReader& reader, std::string_view field, int64_t num_layers,
   flags.assign(found.begin(), found.end());
 }
 
-void ReadLayers(ConfigReader& reader, ModelConfig& config) {
+void ReadMimoV2Layers(ConfigReader& reader, ModelConfig& config) {
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     config.layer_has_window.push_back(layer_idx > 0 && (layer_idx + 1) % 6 != 0);
     config.layer_has_experts[layer_idx] = layer_idx > 0;
@@ -44,7 +44,7 @@ void ReadLayers(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadMimoV2Config(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -53,7 +53,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   const double scale_if_absent = reader.Has("attention_value_scale") ? 1 : 0.707;  // null means none
   config.value_scale = static_cast<float>(reader.NumberOr("attention_value_scale", scale_if_absent, 1e-6, 1e6));
   ReadNoauxRouter(reader, config);
-  ReadLayers(reader, config);
+  ReadMimoV2Layers(reader, config);
 }
 
 }  // namespace
@@ -69,11 +69,11 @@ const Family kMimoV2Flash = {
     .default_partial_rotary = 0.334,
     .takes_partial_rotary = true,
     .layer_ropes = LayerRopes::kByType,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
-    .ignored_prefixes = kMtpPrefixes,
+    .field_names = kMimoV2FieldNames,
+    .stored_names = kMimoV2StoredNames,
+    .ignored_prefixes = kMimoV2MtpPrefixes,
     .default_topk = 8,
-    .read_config = ReadConfig,
+    .read_config = ReadMimoV2Config,
 };
 
 }  // namespace penstock

@@ -5,9 +5,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kMinimaxM2FieldNames[] = {{"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kMinimaxM2StoredNames[] = {
     {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
     {"mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias"},
     {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.{expert}.w1.weight"},
@@ -15,7 +15,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.{expert}.w2.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadMinimaxM2Config(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.qk_norm = QkNorm::kWhole;
@@ -34,10 +34,10 @@ const Family kMinimaxM2 = {
     .default_rope_theta = 5e6,
     .default_norm_eps = 1e-6,
     .takes_partial_rotary = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kMinimaxM2FieldNames,
+    .stored_names = kMinimaxM2StoredNames,
     .gguf = {.architecture = "minimax-m2"},
-    .read_config = ReadConfig,
+    .read_config = ReadMinimaxM2Config,
 };
 
 }  // namespace penstock

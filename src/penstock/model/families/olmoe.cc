@@ -6,7 +6,7 @@
 namespace penstock {
 namespace {
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadOlmoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.router.renormalises = reader.BoolOr("norm_topk_prob", false);
@@ -21,7 +21,7 @@ constexpr StoredName kFlexNames[] = {
 };
 
 void ReadFlexConfig(ConfigReader& reader, ModelConfig& config) {
-  ReadConfig(reader, config);
+  ReadOlmoeConfig(reader, config);
   config.input_norms = false;
   config.output_norms = OutputNorms::kAll;
 }
@@ -32,7 +32,7 @@ const Family kOlmoe = {
     .name = "olmoe",
     .architecture = "OlmoeForCausalLM",
     .gguf = {.architecture = "olmoe"},
-    .read_config = ReadConfig,
+    .read_config = ReadOlmoeConfig,
 };
 
 const Family kFlexOlmo = {

@@ -6,14 +6,14 @@
 namespace penstock {
 namespace {
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kPhimoeStoredNames[] = {
     {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
     {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.{expert}.w1.weight"},
     {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.experts.{expert}.w3.weight"},
     {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.{expert}.w2.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadPhimoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
@@ -33,9 +33,9 @@ const Family kPhimoe = {
     .other_architecture = "PhiMoEForCausalLM",
     .comes_with_code = true,
     .default_rope_theta = 1e6,
-    .stored_names = kStoredNames,
+    .stored_names = kPhimoeStoredNames,
     .gguf = {.architecture = "phimoe"},
-    .read_config = ReadConfig,
+    .read_config = ReadPhimoeConfig,
 };
 
 }  // namespace penstock

@@ -6,9 +6,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kQwen2MoeFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadQwen2MoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -34,9 +34,9 @@ const Family kQwen2Moe = {
     .name = "qwen2_moe",
     .architecture = "Qwen2MoeForCausalLM",
     .default_norm_eps = 1e-6,
-    .field_names = kFieldNames,
+    .field_names = kQwen2MoeFieldNames,
     .gguf = {.architecture = "qwen2moe"},
-    .read_config = ReadConfig,
+    .read_config = ReadQwen2MoeConfig,
 };
 
 }  // namespace penstock

@@ -9,9 +9,9 @@ namespace penstock {
 namespace {
 
 // Published folders say num_experts; transformers 5 saves the same number as num_local_experts.
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kQwen3MoeFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadQwen3MoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -42,7 +42,7 @@ constexpr StoredName kOmniNames[] = {
 
 // Weights are always divided by their sum.
 void ReadMultimodalConfig(ConfigReader& reader, ModelConfig& config) {
-  ReadConfig(reader, config);
+  ReadQwen3MoeConfig(reader, config);
   if (!reader.BoolOr("norm_topk_prob", true)) reader.Fail("norm_topk_prob", "true", "false");
   config.router.renormalises = true;
 }
@@ -53,7 +53,7 @@ constexpr Family Multimodal(std::string_view name, std::string_view architecture
           .config_object = config_object,
           .default_rope_theta = 5e5,
           .default_norm_eps = 1e-6,
-          .field_names = kFieldNames,
+          .field_names = kQwen3MoeFieldNames,
           .read_config = ReadMultimodalConfig};
 }
 
@@ -63,9 +63,9 @@ const Family kQwen3Moe = {
     .name = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
     .default_norm_eps = 1e-6,
-    .field_names = kFieldNames,
+    .field_names = kQwen3MoeFieldNames,
     .gguf = {.architecture = "qwen3moe"},
-    .read_config = ReadConfig,
+    .read_config = ReadQwen3MoeConfig,
 };
 
 const Family kQwen3VlMoe = [] {

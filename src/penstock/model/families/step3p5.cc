@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {
+constexpr FieldName kStep3p5FieldNames[] = {
     {"num_key_value_heads", "num_attention_groups"},
     {"num_experts", "n_routed_experts"},
     {"num_experts", "moe_num_experts"},
@@ -20,7 +20,7 @@ constexpr FieldName kFieldNames[] = {
     {"num_sliding_attention_heads", "attention_other_setting.num_attention_heads"},
 };
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kStep3p5StoredNames[] = {
     {"self_attn.gate_proj.weight", "self_attn.g_proj.weight"},
     {"mlp.gate.weight", "moe.gate.weight"},
     {"mlp.gate.e_score_correction_bias", "moe.router_bias"},
@@ -32,7 +32,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "share_expert.down_proj.weight"},
 };
 
-constexpr std::string_view kVisionPrefixes[] = {"vision_model.", "vit_large_projector."};
+constexpr std::string_view kStep3p5VisionPrefixes[] = {"vision_model.", "vit_large_projector."};
 
 // Returns an entry of a list with one for each layer, or the value itself where there is no list; null if it is absent.
 json::value OfLayer(const json::object& config, std::string_view field, size_t layer_idx) {
@@ -125,7 +125,7 @@ std::vector<float> ReadLimits(ConfigReader& reader, std::string_view field, int6
   return {};
 }
 
-void ReadLayers(ConfigReader& reader, ModelConfig& config) {
+void ReadStep3p5Layers(ConfigReader& reader, ModelConfig& config) {
   config.layer_has_window.assign(config.num_layers, false);
   ReadDenseFirstLayers(reader, config, 3);
   config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
@@ -141,7 +141,7 @@ void ReadLayers(ConfigReader& reader, ModelConfig& config) {
   config.ffn_limits = ReadLimits(reader, "swiglu_limits_shared", config.num_layers);
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadStep3p5Config(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -162,7 +162,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.router = {.scoring = RouterRule::Scoring::kSigmoid,
                    .scale = static_cast<float>(reader.NumberOr("moe_router_scaling_factor", 1, 1e-6, 1e6))};
   config.router_selection_bias = true;
-  ReadLayers(reader, config);
+  ReadStep3p5Layers(reader, config);
 }
 
 constexpr Family Step(std::string_view name, std::string_view architecture) {
@@ -174,11 +174,11 @@ constexpr Family Step(std::string_view name, std::string_view architecture) {
       .default_max_positions = 128000,
       .takes_partial_rotary = true,
       .layer_ropes = LayerRopes::kByType,
-      .field_names = kFieldNames,
-      .stored_names = kStoredNames,
+      .field_names = kStep3p5FieldNames,
+      .stored_names = kStep3p5StoredNames,
       .default_topk = 8,
       .rewrite = Rewrite,
-      .read_config = ReadConfig,
+      .read_config = ReadStep3p5Config,
   };
 }
 
@@ -192,7 +192,7 @@ const Family kStep3p7 = [] {
   family.other_architecture = "Step3p7FlashForCausalLM";
   family.config_object = "text_config";
   family.config_may_be_flat = true;
-  family.ignored_prefixes = kVisionPrefixes;
+  family.ignored_prefixes = kStep3p5VisionPrefixes;
   return family;
 }();
 

@@ -22,7 +22,7 @@ constexpr StoredName kEncoderNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "layer.1.mlp.experts.expert_{expert}.wo.weight"},
 };
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kSwitchTransformersStoredNames[] = {
     {"model.embed_tokens.weight", "shared.weight"},
     {"model.norm.weight", "decoder.final_layer_norm.weight"},
     {"model.encoder.norm.weight", "encoder.final_layer_norm.weight"},
@@ -49,7 +49,7 @@ constexpr StoredName kStoredNames[] = {
 
 constexpr std::string_view kIgnoredNames[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
 
-constexpr FieldName kFieldNames[] = {
+constexpr FieldName kSwitchTransformersFieldNames[] = {
     {"hidden_size", "d_model"},
     {"num_hidden_layers", "num_layers"},
     {"num_attention_heads", "num_heads"},
@@ -71,7 +71,7 @@ void AddSparseLayers(int64_t num_layers, int64_t num_sparse, std::vector<bool>& 
   }
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadSwitchTransformersConfig(ConfigReader& reader, ModelConfig& config) {
   Encoder& encoder = config.encoder;
   encoder.num_layers = config.num_layers;
   const int64_t num_decoder_layers = reader.IntOr("num_decoder_layers", encoder.num_layers, 1, kMaxLayers);
@@ -121,15 +121,15 @@ const Family kSwitch = {
     .default_max_positions = 512,
     .default_norm_eps = 1e-6,
     .layer_ropes = LayerRopes::kNone,
-    .field_names = kFieldNames,
+    .field_names = kSwitchTransformersFieldNames,
     .layer_prefix = "decoder.block.{layer}.",
-    .stored_names = kStoredNames,
+    .stored_names = kSwitchTransformersStoredNames,
     .encoder_prefix = "encoder.block.{layer}.",
     .encoder_names = kEncoderNames,
     .ignored_names = kIgnoredNames,
     .hidden_act = "relu",
     .default_topk = 1,
-    .read_config = ReadConfig,
+    .read_config = ReadSwitchTransformersConfig,
 };
 
 }  // namespace penstock

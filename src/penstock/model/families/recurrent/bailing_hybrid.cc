@@ -7,15 +7,15 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"max_position_embeddings", "model_max_length"},
-                                     {"num_experts", "num_local_experts"},
-                                     {"num_experts_per_tok", "num_experts_per_token"},
-                                     {"n_shared_experts", "num_shared_experts"},
-                                     {"norm_topk_prob", "moe_renormalize"},
-                                     {"n_group", "num_expert_group"},
-                                     {"num_nextn_predict_layers", "num_mtp_layers"}};
+constexpr FieldName kBailingHybridFieldNames[] = {{"max_position_embeddings", "model_max_length"},
+                                                  {"num_experts", "num_local_experts"},
+                                                  {"num_experts_per_tok", "num_experts_per_token"},
+                                                  {"n_shared_experts", "num_shared_experts"},
+                                                  {"norm_topk_prob", "moe_renormalize"},
+                                                  {"n_group", "num_expert_group"},
+                                                  {"num_nextn_predict_layers", "num_mtp_layers"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kBailingHybridStoredNames[] = {
     {"self_attn.q_proj.weight", "attention.q_proj.weight"},
     {"self_attn.kv_a_proj_with_mqa.weight", "attention.kv_a_proj_with_mqa.weight"},
     {"self_attn.kv_a_proj_with_mqa.bias", "attention.kv_a_proj_with_mqa.bias"},
@@ -68,7 +68,7 @@ void ReadRecurrent(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadBailingHybridConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -98,10 +98,10 @@ const Family kBailingHybrid = {
     .default_rope_theta = 6e6,
     .default_norm_eps = 1e-6,
     .yarn_scales_attention = true,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kBailingHybridFieldNames,
+    .stored_names = kBailingHybridStoredNames,
     .default_topk = 8,
-    .read_config = ReadConfig,
+    .read_config = ReadBailingHybridConfig,
 };
 
 }  // namespace penstock

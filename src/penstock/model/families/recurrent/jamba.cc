@@ -7,9 +7,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kJambaFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kJambaStoredNames[] = {
     {"model.norm.weight", "model.final_layernorm.weight"},
     {"post_attention_layernorm.weight", "pre_ff_layernorm.weight"},
     {"linear_attn.v_proj.weight", "mamba.in_proj.weight"},
@@ -36,7 +36,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "feed_forward.experts.{expert}.down_proj.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kJambaGgufNames[] = {
     {"linear_attn.decay_a_proj.weight", "ssm_x.weight"},
     {"linear_attn.k_proj.weight", "ssm_x.weight"},
     {"linear_attn.q_proj.weight", "ssm_x.weight"},
@@ -64,7 +64,7 @@ std::vector<bool> ReadPeriod(ConfigReader& reader, std::string_view kind, int64_
   return is_kind;
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadJambaConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 16, 2, kMaxExperts);
   config.expert_dim = config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.layer_has_experts = ReadPeriod(reader, "expert", 2, 1, config.num_layers);
@@ -99,11 +99,11 @@ const Family kJamba = {
     .default_max_positions = 262144,
     .default_norm_eps = 1e-6,
     .layer_ropes = LayerRopes::kNone,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kJambaFieldNames,
+    .stored_names = kJambaStoredNames,
     .default_topk = 2,
-    .gguf = {.architecture = "jamba", .stored_names = kGgufNames},
-    .read_config = ReadConfig,
+    .gguf = {.architecture = "jamba", .stored_names = kJambaGgufNames},
+    .read_config = ReadJambaConfig,
 };
 
 }  // namespace penstock

@@ -7,17 +7,17 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"max_position_embeddings", "model_max_length"},
-                                     {"num_experts", "num_local_experts"},
-                                     {"num_experts_per_tok", "num_experts_per_token"},
-                                     {"n_shared_experts", "num_shared_experts"},
-                                     {"norm_topk_prob", "moe_renormalize"},
-                                     {"n_group", "num_expert_group"},
-                                     {"linear_head_dim", "linear_attn_config.head_dim"},
-                                     {"linear_num_heads", "linear_attn_config.num_heads"},
-                                     {"linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"}};
+constexpr FieldName kKimiLinearFieldNames[] = {{"max_position_embeddings", "model_max_length"},
+                                               {"num_experts", "num_local_experts"},
+                                               {"num_experts_per_tok", "num_experts_per_token"},
+                                               {"n_shared_experts", "num_shared_experts"},
+                                               {"norm_topk_prob", "moe_renormalize"},
+                                               {"n_group", "num_expert_group"},
+                                               {"linear_head_dim", "linear_attn_config.head_dim"},
+                                               {"linear_num_heads", "linear_attn_config.num_heads"},
+                                               {"linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kKimiLinearStoredNames[] = {
     {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
     {"self_attn.v_up_proj.weight", "self_attn.kv_b_proj.weight"},
     {"linear_attn.q_proj.weight", "self_attn.q_proj.weight"},
@@ -52,7 +52,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "block_sparse_moe.shared_experts.down_proj.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kKimiLinearGgufNames[] = {
     {"linear_attn.q_proj.weight", "attn_q.weight"},
     {"linear_attn.k_proj.weight", "attn_k.weight"},
     {"linear_attn.v_proj.weight", "attn_v.weight"},
@@ -67,7 +67,7 @@ constexpr StoredName kGgufNames[] = {
 };
 
 // Reads `layer_types`, or else the lists of `linear_attn_config`, whose numbers begin at 1.
-void ReadLayers(ConfigReader& reader, ModelConfig& config) {
+void ReadKimiLinearLayers(ConfigReader& reader, ModelConfig& config) {
   constexpr LayerName kNames[] = {{"linear_attention", 1}, {"full_attention", 0}};
   const std::vector<int> kinds = ReadLayerNames(reader, "layer_types", kNames, config.num_layers);
   config.layer_is_recurrent.assign(kinds.begin(), kinds.end());
@@ -95,7 +95,7 @@ void ReadLayers(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadKimiLinearConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.tie_embeddings = false;  // whatever tie_word_embeddings says, as in transformers
@@ -116,7 +116,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
                       .conv_width = reader.IntOr("linear_conv_kernel_dim", 4, 2, 16),
                       .kind = RecurrentKind::kKimiDelta,
                       .rank = head_dim};
-  ReadLayers(reader, config);
+  ReadKimiLinearLayers(reader, config);
 }
 
 }  // namespace
@@ -127,10 +127,10 @@ const Family kKimiLinear = {
     .comes_with_code = true,
     .default_norm_eps = 1e-5,
     .layer_ropes = LayerRopes::kNone,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
-    .gguf = {.architecture = "kimi-linear", .stored_names = kGgufNames},
-    .read_config = ReadConfig,
+    .field_names = kKimiLinearFieldNames,
+    .stored_names = kKimiLinearStoredNames,
+    .gguf = {.architecture = "kimi-linear", .stored_names = kKimiLinearGgufNames},
+    .read_config = ReadKimiLinearConfig,
 };
 
 }  // namespace penstock

@@ -7,11 +7,11 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"rms_norm_eps", "norm_eps"},
-                                     {"tie_word_embeddings", "tie_embedding"},
-                                     {"first_k_dense_replace", "num_dense_layers"}};
+constexpr FieldName kLfm2MoeFieldNames[] = {{"rms_norm_eps", "norm_eps"},
+                                            {"tie_word_embeddings", "tie_embedding"},
+                                            {"first_k_dense_replace", "num_dense_layers"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kLfm2MoeStoredNames[] = {
     {"model.norm.weight", "model.embedding_norm.weight"},
     {"input_layernorm.weight", "operator_norm.weight"},
     {"post_attention_layernorm.weight", "ffn_norm.weight"},
@@ -33,7 +33,7 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "feed_forward.experts.{expert}.w2.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kLfm2MoeGgufNames[] = {
     {"model.norm.weight", "token_embd_norm.weight"},
     {"linear_attn.k_proj.weight", "shortconv.in_proj.weight"},
     {"linear_attn.gate_proj.weight", "shortconv.in_proj.weight"},
@@ -42,7 +42,7 @@ constexpr StoredName kGgufNames[] = {
     {"linear_attn.o_proj.weight", "shortconv.out_proj.weight"},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadLfm2MoeConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.IntOr("num_experts", 32, 1, kMaxExperts);
   config.expert_dim = reader.IntOr("moe_intermediate_size", 1792, 1, kMaxModelDim);
   config.dense_ffn_dim = reader.IntOr("intermediate_size", 7168, 1, kMaxModelDim);
@@ -73,11 +73,11 @@ const Family kLfm2Moe = {
     .default_max_positions = 128'000,
     .default_rope_theta = 1e6,
     .default_norm_eps = 1e-5,
-    .field_names = kFieldNames,
-    .stored_names = kStoredNames,
+    .field_names = kLfm2MoeFieldNames,
+    .stored_names = kLfm2MoeStoredNames,
     .default_topk = 4,
-    .gguf = {.architecture = "lfm2moe", .stored_names = kGgufNames},
-    .read_config = ReadConfig,
+    .gguf = {.architecture = "lfm2moe", .stored_names = kLfm2MoeGgufNames},
+    .read_config = ReadLfm2MoeConfig,
 };
 
 }  // namespace penstock

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {
+constexpr FieldName kMinimaxFieldNames[] = {
     {"full_attn_alpha_factor", "layernorm_full_attention_alpha"},
     {"linear_attn_alpha_factor", "layernorm_linear_attention_alpha"},
     {"mlp_alpha_factor", "layernorm_mlp_alpha"},
@@ -16,7 +16,7 @@ constexpr FieldName kFieldNames[] = {
     {"mlp_beta_factor", "layernorm_mlp_beta"},
 };
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kMinimaxStoredNames[] = {
     {.name = "linear_attn.q_proj.weight", .stored = "self_attn.qkv_proj.weight", .is_grouped = true},
     {.name = "linear_attn.k_proj.weight", .stored = "self_attn.qkv_proj.weight", .is_grouped = true},
     {.name = "linear_attn.v_proj.weight", .stored = "self_attn.qkv_proj.weight", .is_grouped = true},
@@ -54,7 +54,7 @@ std::vector<bool> ReadLightningLayers(ConfigReader& reader, int64_t num_layers) 
   return is_lightning;
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadMinimaxConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   ReadSlidingWindow(reader, config, 0);
@@ -83,11 +83,11 @@ constexpr Family Minimax(std::string_view name, std::string_view architecture) {
       .default_max_positions = 131072,
       .default_rope_theta = 1e6,
       .takes_partial_rotary = true,
-      .field_names = kFieldNames,
-      .stored_names = kStoredNames,
+      .field_names = kMinimaxFieldNames,
+      .stored_names = kMinimaxStoredNames,
       .ignored_suffixes = kConstants,
       .default_topk = 2,
-      .read_config = ReadConfig,
+      .read_config = ReadMinimaxConfig,
   };
 }
 

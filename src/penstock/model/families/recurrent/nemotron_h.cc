@@ -10,13 +10,13 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"hidden_act", "mlp_hidden_act"},
-                                     {"rms_norm_eps", "layer_norm_epsilon"},
-                                     {"num_experts", "n_routed_experts"},
-                                     {"num_experts", "num_local_experts"},
-                                     {"layers_block_type", "layer_types"}};
+constexpr FieldName kNemotronHFieldNames[] = {{"hidden_act", "mlp_hidden_act"},
+                                              {"rms_norm_eps", "layer_norm_epsilon"},
+                                              {"num_experts", "n_routed_experts"},
+                                              {"num_experts", "num_local_experts"},
+                                              {"layers_block_type", "layer_types"}};
 
-constexpr StoredName kStoredNames[] = {
+constexpr StoredName kNemotronHStoredNames[] = {
     {"model.embed_tokens.weight", "backbone.embeddings.weight"},
     {"model.norm.weight", "backbone.norm_f.weight"},
     {"input_layernorm.weight", "norm.weight"},
@@ -49,14 +49,14 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mixer.shared_experts.down_proj.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kNemotronHGgufNames[] = {
     {"post_attention_layernorm.weight", "attn_norm.weight"},
     {.name = "self_attn.q_proj.weight", .stored = "attn_q.weight", .is_paired = true},
     {.name = "self_attn.k_proj.weight", .stored = "attn_k.weight", .is_paired = true},
 };
 
 // A layer's tensors say what it has.
-absl::Status AddGgufFields(const Gguf& gguf, int64_t num_layers, json::object& config) {
+absl::Status AddNemotronHGgufFields(const Gguf& gguf, int64_t num_layers, json::object& config) {
   json::array types;
   for (int64_t i = 0; i < num_layers; ++i) {
     const auto find = [&](std::string_view name) { return gguf.Find(fmt::format("blk.{}.{}.weight", i, name)); };
@@ -94,7 +94,7 @@ std::vector<int> ReadKinds(ConfigReader& reader, int64_t num_layers) {
   return {};
 }
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadNemotronHConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.tie_embeddings = false;  // whatever tie_word_embeddings says, as in transformers
@@ -135,12 +135,14 @@ const Family kNemotronH = {
     .default_head_dim = 128,
     .default_norm_eps = 1e-5,
     .layer_ropes = LayerRopes::kNone,
-    .field_names = kFieldNames,
+    .field_names = kNemotronHFieldNames,
     .layer_prefix = "backbone.layers.{layer}.",
-    .stored_names = kStoredNames,
+    .stored_names = kNemotronHStoredNames,
     .hidden_act = "relu2",
-    .gguf = {.architecture = "nemotron_h_moe", .stored_names = kGgufNames, .add_fields = AddGgufFields},
-    .read_config = ReadConfig,
+    .gguf = {.architecture = "nemotron_h_moe",
+             .stored_names = kNemotronHGgufNames,
+             .add_fields = AddNemotronHGgufFields},
+    .read_config = ReadNemotronHConfig,
 };
 
 }  // namespace penstock

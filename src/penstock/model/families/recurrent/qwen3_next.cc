@@ -8,9 +8,9 @@
 namespace penstock {
 namespace {
 
-constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+constexpr FieldName kQwen3NextFieldNames[] = {{"num_experts", "num_local_experts"}};
 
-constexpr std::string_view kVisionPrefixes[] = {"model.visual."};
+constexpr std::string_view kQwen3NextVisionPrefixes[] = {"model.visual."};
 
 constexpr StoredName kQProj = {
     .name = "self_attn.q_proj.weight", .stored = "self_attn.q_proj.weight", .is_grouped = true};
@@ -63,7 +63,7 @@ constexpr StoredName k35Names[] = {
     {"model.norm.weight", "model.language_model.norm.weight"},
 };
 
-constexpr StoredName kGgufNames[] = {
+constexpr StoredName kQwen3NextGgufNames[] = {
     {.name = "self_attn.q_proj.weight", .stored = "attn_q.weight", .is_grouped = true},
     {.name = "self_attn.gate_proj.weight", .stored = "attn_q.weight", .is_grouped = true},
     {"linear_attn.q_proj.weight", "attn_qkv.weight"},
@@ -75,7 +75,7 @@ constexpr StoredName kGgufNames[] = {
     {.name = "linear_attn.decay_proj.weight", .stored = "ssm_ba.weight", .is_grouped = true},
 };
 
-void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+void ReadQwen3NextConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.Int("shared_expert_intermediate_size", 1, kMaxModelDim);
@@ -93,7 +93,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 void ReadNextConfig(ConfigReader& reader, ModelConfig& config) {
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   ReadSparseLayers(reader, config);
-  ReadConfig(reader, config);
+  ReadQwen3NextConfig(reader, config);
 }
 
 // Returns what the published form of Qwen3.5 and the form without a vision tower have in common.
@@ -106,9 +106,9 @@ constexpr Family Qwen35(std::string_view name, std::string_view architecture) {
       .default_norm_eps = 1e-6,
       .default_partial_rotary = 0.25,
       .takes_partial_rotary = true,
-      .field_names = kFieldNames,
+      .field_names = kQwen3NextFieldNames,
       .stored_names = k35Names,
-      .read_config = ReadConfig,
+      .read_config = ReadQwen3NextConfig,
   };
 }
 
@@ -121,15 +121,15 @@ const Family kQwen3Next = {
     .default_norm_eps = 1e-6,
     .default_partial_rotary = 0.25,
     .takes_partial_rotary = true,
-    .field_names = kFieldNames,
+    .field_names = kQwen3NextFieldNames,
     .stored_names = kNextNames,
-    .gguf = {.architecture = "qwen3next", .stored_names = kGgufNames},
+    .gguf = {.architecture = "qwen3next", .stored_names = kQwen3NextGgufNames},
     .read_config = ReadNextConfig,
 };
 
 const Family kQwen35MoeText = [] {
   Family family = Qwen35("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
-  family.gguf = {.architecture = "qwen35moe", .stored_names = kGgufNames};
+  family.gguf = {.architecture = "qwen35moe", .stored_names = kQwen3NextGgufNames};
   return family;
 }();
 
@@ -137,7 +137,7 @@ const Family kQwen35Moe = [] {
   Family family = Qwen35("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration");
   family.config_object = "text_config";
   family.layer_prefix = "model.language_model.layers.{layer}.";
-  family.ignored_prefixes = kVisionPrefixes;
+  family.ignored_prefixes = kQwen3NextVisionPrefixes;
   return family;
 }();
 
