@@ -66,26 +66,29 @@ def check_batches(binary, report, num_kills, count, tokens):
             assert second.returncode != 0 and "another server" in second.stderr, second
 
 
+def state_of(server, batch):
+    return server.ask("GET", f"/v1/batches/{batch['id']}").json()
+
+
 def check_settings(binary, report):
     """A server whose flags give other answers does not continue a batch; one with the same flags does."""
+    content = "".join(json.dumps(line) + "\n" for line in batch_lines(20, 100)).encode()
     for changed in (("--kv-dtype", "int8"), ("--system", "Be brief."), ("--attention-window", 64)):
         with report.check(f"a batch is not continued with {changed[0]}"), tempfile.TemporaryDirectory() as folder:
-            content = "".join(json.dumps(line) + "\n" for line in batch_lines(20, 100)).encode()
             with service.Server(binary, "--batches", folder, "--batch-size", 1) as server:
                 batch = server.post("/v1/batches", {"input_file_id": upload(server, content).json()["id"],
                                                     "endpoint": CHAT, "completion_window": "24h"}).json()
                 manifest = pathlib.Path(folder) / "batches" / f"{batch['id']}.jsonl.manifest.json"
                 server.wait_until("the job", manifest.exists)
             with service.Server(binary, "--batches", folder, *changed) as server:
-                def state():
-                    return server.ask("GET", f"/v1/batches/{batch['id']}").json()
-
-                server.wait_until("the refusal", lambda: state().get("errors"))
-                assert changed[0].lstrip("-").replace("-", "_") in json.dumps(state()["errors"]), state()["errors"]
-                expect(state()["status"], "in_progress")
+                server.wait_until("the refusal", lambda s=server, b=batch: state_of(s, b).get("errors"))
+                state = state_of(server, batch)
+                assert changed[0].lstrip("-").replace("-", "_") in json.dumps(state["errors"]), state["errors"]
+                expect(state["status"], "in_progress")
             with service.Server(binary, "--batches", folder) as server:
-                server.wait_until("the batch", lambda: state()["status"] == "completed", seconds=600)
-                expect(state()["request_counts"], {"total": 20, "completed": 19, "failed": 1})
+                server.wait_until("the batch", lambda s=server, b=batch: state_of(s, b)["status"] == "completed",
+                                  seconds=600)
+                expect(state_of(server, batch)["request_counts"], {"total": 20, "completed": 19, "failed": 1})
 
 
 def main():
