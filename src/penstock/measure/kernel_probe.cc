@@ -285,15 +285,21 @@ struct MeasuredLayers {
   std::unique_ptr<Operations> operations;
 };
 
+// Returns null if not even one layer fits into the memory of the probe.
 absl::StatusOr<std::unique_ptr<MeasuredLayers>> MakeLayers(const KernelProbe& probe, const DenseFormats& formats) {
   Memory& memory = probe.processor.memory;
   auto layers = std::make_unique<MeasuredLayers>();
   ModelConfig& config = layers->config;
   config = WithAttentionOnly(probe.config);
   config.layer_has_ffn = {};
-  config.layer_has_experts.assign(static_cast<size_t>(config.num_layers), probe.config.num_moe_layers() > 0);
-  config.vocab_size = kPanelCols;
-  layers->map = DescribeWeights(config, formats.weights);
+  for (;; --config.num_layers) {
+    if (config.num_layers == 0) return nullptr;
+    config.layer_has_experts.assign(static_cast<size_t>(config.num_layers), probe.config.num_moe_layers() > 0);
+    config.vocab_size = kPanelCols;
+    layers->map = DescribeWeights(config, formats.weights);
+    const uint64_t kv_bytes = kMaxSequences * KvCache::PageBytes(config, KvFormat::kF32);
+    if (kv_bytes + DenseWeights::Bytes(layers->map, formats.dtype, DensePart::kAll) <= probe.max_bytes) break;
+  }
   PENSTOCK_ASSIGN_OR_RETURN(Arena arena, memory.Map(DenseWeights::Bytes(layers->map, formats.dtype, DensePart::kAll)));
   PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, arena));
   layers->weights = DenseWeights::Over(std::move(arena), layers->map, formats.dtype);
@@ -351,11 +357,16 @@ absl::StatusOr<double> MeasureDraws(const KernelProbe& probe, ThreadPool& pool) 
 
 absl::StatusOr<RowRates> MeasureRows(const KernelProbe& probe, ThreadPool& pool, const DenseFormats& formats,
                                      const GemmRates& gemm, double call_s) {
+  RowRates rates{.num_threads = probe.processor.num_threads};
+  PENSTOCK_ASSIGN_OR_RETURN(rates.draw_s, MeasureDraws(probe, pool));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredLayers> layers, MakeLayers(probe, formats));
+  if (layers == nullptr) {
+    rates.points = {{.rows = 1}};  // large layers hardly notice
+    return rates;
+  }
   Operations& operations = *layers->operations;
   const ModelConfig& config = layers->config;
   const ModelCost cost(config, {.attention = formats.weights, .ffn = formats.weights});
-  RowRates rates{.num_threads = probe.processor.num_threads};
   for (int64_t num_rows = 1; num_rows <= kPassRows; num_rows *= 4) {
     const RowBatch batch = FirstRows(*layers, num_rows);
     const RowRange rows = {0, num_rows};
@@ -391,7 +402,6 @@ absl::StatusOr<RowRates> MeasureRows(const KernelProbe& probe, ThreadPool& pool,
                                 operations.Combine(rows, layer_idx);
                               }));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(rates.draw_s, MeasureDraws(probe, pool));
   return rates;
 }
 

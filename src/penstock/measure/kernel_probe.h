@@ -60,8 +60,8 @@ struct DenseFormats {
 };
 
 // Returns the seconds of work beside products and attention: what is left of the time of a layer's operations after
-// products have been counted as `gemm` says, and each task as `call_s`. REQUIRES: the probe is of the host with this
-// pool. kResources as above.
+// products have been counted as `gemm` says, and each task as `call_s`. All are 0, except for draws, if not even one
+// layer fits into max_bytes. REQUIRES: the probe is of the host with this pool. kResources as above.
 absl::StatusOr<RowRates> MeasureRows(const KernelProbe& probe, ThreadPool& pool, const DenseFormats& formats,
                                      const GemmRates& gemm, double call_s);
 
