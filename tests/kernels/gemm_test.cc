@@ -360,7 +360,7 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernelsForManyRowsOfCodes) {
   for (const int64_t num_rows : {17, 33, 270}) {
     for (const WeightFormatTraits& traits : kWeightFormats) {
       if (traits.kind != WeightKind::kCodes) continue;
-      const GemmData data({num_rows, 40, 320}, {RowFormat::kInt8, traits.value}, 1);
+      const GemmData data({num_rows, 40, 1100}, {RowFormat::kInt8, traits.value}, 1);
       EXPECT_EQ(BitDifference(data.Run(table_), data.Run(KernelsFor(Isa::kScalar))), "")
           << traits.name << " M " << num_rows;
     }

@@ -28,6 +28,18 @@ TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
   EXPECT_GT(cpu.rows[0].points.back().embed_s, 0);
 }
 
+TEST(ProbeTest, MeasuresPackingWhereWeightsArriveAsRows) {
+  const auto model = DescribedModel::FromFolder(std::string(PENSTOCK_GOLDEN_DIR) + "/mixtral-tiny");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto hardware = Probe({.options = {.device = "cpu", .threads = 1},
+                               .model = &*model,
+                               .disk_dir = "",
+                               .seconds = 0.2,
+                               .max_bytes = 256 << 20});
+  ASSERT_TRUE(hardware.ok()) << hardware.status();
+  EXPECT_GT(hardware->processors.front().gemm.front().pack_s, 0);
+}
+
 TEST(ProbeTest, MeasuresAUsualShapeWithoutAModel) {
   const auto hardware =
       Probe({.options = {.device = "cpu", .threads = 1}, .disk_dir = "", .seconds = 0.01, .max_bytes = 256 << 20});

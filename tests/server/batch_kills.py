@@ -84,11 +84,13 @@ def check_settings(binary, report):
                 server.wait_until("the refusal", lambda s=server, b=batch: state_of(s, b).get("errors"))
                 state = state_of(server, batch)
                 assert changed[0].lstrip("-").replace("-", "_") in json.dumps(state["errors"]), state["errors"]
+                assert "brief" not in json.dumps(state["errors"]), "clients see the operator's message"
                 expect(state["status"], "in_progress")
             with service.Server(binary, "--batches", folder) as server:
                 server.wait_until("the batch", lambda s=server, b=batch: state_of(s, b)["status"] == "completed",
                                   seconds=600)
                 expect(state_of(server, batch)["request_counts"], {"total": 20, "completed": 19, "failed": 1})
+                expect(state_of(server, batch)["errors"], None)
 
 
 def main():

@@ -92,8 +92,8 @@ TEST(HardwareRates, RowsAndPackingCountAsMeasured) {
   EXPECT_DOUBLE_EQ(rates.host_compute({.routed_rows = 2}), kTask + 8);
   EXPECT_DOUBLE_EQ(rates.host_compute({.drawn_entries = 1000}), kTask + 1e-3);
   EXPECT_DOUBLE_EQ(rates.host_compute({.packed_bytes = 1000}), kTask + 1e-6);
-  // A pass begins with embeddings.
-  EXPECT_DOUBLE_EQ(rates.host_compute({.embedded_rows = 1}), 8 * kTask + 1);
+  EXPECT_DOUBLE_EQ(rates.host_compute({.embedded_rows = 1}), kTask + 1);
+  EXPECT_DOUBLE_EQ(rates.host_compute({.begins_pass = true, .embedded_rows = 1}), 8 * kTask + 1);
 }
 
 TEST(HardwareRates, DecodingIsSharedByThreadsUpToThree) {

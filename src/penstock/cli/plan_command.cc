@@ -130,10 +130,12 @@ class WhatIfs {
     }
     for (GemmRates& rates : processor->gemm) {
       for (GemmPoint& point : rates.points) point.seconds_per_byte /= 2;
+      rates.pack_s /= 2;
     }
     for (AttentionRates& rates : processor->attention) {
       rates.bytes_per_s *= 2;
       rates.ops_per_s *= 2;
+      rates.call_s /= 2;
     }
     for (RowRates& rates : processor->rows) {
       rates.draw_s /= 2;

@@ -143,15 +143,17 @@ absl::StatusOr<Settings> SettingsOf(const EngineOptions& options, const std::opt
   }
   if (system.has_value()) {
     if (!IsUtf8(*system)) return UsageError("--system: the text is not UTF-8");
-    settings.emplace_back("system", *system);
+    // A server tells its clients which settings differ, but not the message.
+    settings.emplace_back("system", fmt::format("{:016x}", XXH3_64bits(system->data(), system->size())));
   }
   return settings;
 }
 
 json::object DescribeJob(const InputReport& report, uint64_t seed, const SamplingOverrides& sampling,
                          const Settings& engine_settings) {
+  // The digest of a job depends on the order.
   json::object settings;
-  for (const auto& [key, value] : engine_settings) settings[key] = value;
+  for (const auto& [key, value] : FlatObject(engine_settings.begin(), engine_settings.end())) settings[key] = value;
   return {{"version", Version()},
           {"input", json::object{{"lines", report.num_lines}, {"digest", report.digest}}},
           {"seed", seed},

@@ -166,7 +166,14 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
 absl::StatusOr<double> MeasurePacking(const KernelProbe& probe, const WeightMap& weights, ComputeDtype dtype,
                                       Arena& slots) {
   const ExpertLayouts layouts(weights, {}, dtype);
-  if (!layouts.packs()) return 0;
+  // Made-up numbers have wrong checksums.
+  bool has_checksums = false;
+  for (const LayerTensors& layer : weights.layers) {
+    for (const FfnTensors& expert : layer.experts) {
+      expert.ForEach([&](const TensorInfo& tensor) { has_checksums = has_checksums || tensor.xxh3.has_value(); });
+    }
+  }
+  if (!layouts.packs() || layouts.decompresses() || has_checksums) return 0;
   const int64_t num_slots =
       std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / layouts.slot_bytes()), 1, layouts.num_experts());
   PENSTOCK_RETURN_IF_ERROR(MakeRoom(probe, layouts.slot_bytes() * static_cast<uint64_t>(num_slots), slots));
@@ -292,23 +299,26 @@ absl::StatusOr<std::unique_ptr<MeasuredLayers>> MakeLayers(const KernelProbe& pr
   ModelConfig& config = layers->config;
   config = WithAttentionOnly(probe.config);
   config.layer_has_ffn = {};
+  const ActivationDims dims = {.max_rows = kPassRows,
+                               .max_logit_rows = 1,
+                               .context_length = kContext,
+                               .num_workers = probe.processor.num_workers};
   for (;; --config.num_layers) {
     if (config.num_layers == 0) return nullptr;
     config.layer_has_experts.assign(static_cast<size_t>(config.num_layers), probe.config.num_moe_layers() > 0);
     config.vocab_size = kPanelCols;
     layers->map = DescribeWeights(config, formats.weights);
-    const uint64_t kv_bytes = kMaxSequences * KvCache::PageBytes(config, KvFormat::kF32);
-    if (kv_bytes + DenseWeights::Bytes(layers->map, formats.dtype, DensePart::kAll) <= probe.max_bytes) break;
+    const RowFormats row_formats = RowFormatsOf(layers->map, formats.dtype, formats.activations);
+    const uint64_t needed = kMaxSequences * KvCache::PageBytes(config, KvFormat::kF32) +
+                            Activations::Bytes(config, row_formats, dims) +
+                            DenseWeights::Bytes(layers->map, formats.dtype, DensePart::kAll);
+    if (needed <= probe.max_bytes) break;
   }
   PENSTOCK_ASSIGN_OR_RETURN(Arena arena, memory.Map(DenseWeights::Bytes(layers->map, formats.dtype, DensePart::kAll)));
   PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, arena));
   layers->weights = DenseWeights::Over(std::move(arena), layers->map, formats.dtype);
   const RowFormats row_formats = RowFormatsOf(layers->map, formats.dtype, formats.activations);
-  PENSTOCK_ASSIGN_OR_RETURN(layers->activations, Activations::Create(memory, config, row_formats,
-                                                                     {.max_rows = kPassRows,
-                                                                      .max_logit_rows = 1,
-                                                                      .context_length = kContext,
-                                                                      .num_workers = probe.processor.num_workers}));
+  PENSTOCK_ASSIGN_OR_RETURN(layers->activations, Activations::Create(memory, config, row_formats, dims));
   PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, layers->activations.arena));
   PENSTOCK_ASSIGN_OR_RETURN(layers->cache, KvCache::Create(memory, config, KvFormat::kF32, kMaxSequences));
   for (int64_t i = 0; i < kMaxSequences; ++i) {
@@ -383,7 +393,7 @@ absl::StatusOr<RowRates> MeasureRows(const KernelProbe& probe, ThreadPool& pool,
     };
     RowPoint& point = rates.points.emplace_back(RowPoint{.rows = static_cast<double>(num_rows)});
     PENSTOCK_ASSIGN_OR_RETURN(point.embed_s, measure({}, 1, [&] { operations.Embed(batch, rows); }));
-    OperationCost products = cost.PreAttention(0, num_rows, {});
+    OperationCost products = cost.PreAttention(0, num_rows, {.has_indexer = config.has_indexer(0)});
     products += cost.PostAttention(0, num_rows);
     PENSTOCK_ASSIGN_OR_RETURN(point.attention_s, measure(products, 1, [&] {
                                 const KvView kv{.layer = KvLayer::Of(config, KvFormat::kF32, layer_idx),

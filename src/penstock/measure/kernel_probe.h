@@ -47,8 +47,8 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
 // Returns the rates of sequences that decode and of prompts. kResources as above.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv);
 
-// Returns the seconds in which a thread makes panels of a byte of weights that arrived as rows, as MeasureGemm() says
-// of `slots`. 0: they arrive as panels, or cannot be made of numbers that the probe makes up.
+// Returns the seconds in which a thread makes panels of a byte of weights that arrived as rows. `slots` is as for
+// MeasureGemm(). 0: they arrive as panels, or have checksums, which made-up numbers do not pass.
 absl::StatusOr<double> MeasurePacking(const KernelProbe& probe, const WeightMap& weights, ComputeDtype dtype,
                                       Arena& slots);
 

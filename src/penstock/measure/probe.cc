@@ -26,6 +26,7 @@
 #include "penstock/measure/disk_probe.h"
 #include "penstock/measure/kernel_probe.h"
 #include "penstock/measure/measurement_cache.h"
+#include "penstock/memory/expert_layouts.h"
 #include "penstock/model/family.h"
 #include "penstock/plan/formats.h"
 
@@ -261,7 +262,11 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   json::array shape;
   if (target.model != nullptr) {
     const ModelConfig& c = target.model->config();
-    shape = {c.model_dim, c.expert_dim, c.dense_ffn_dim, c.num_heads, c.num_kv_heads, c.head_dim};
+    PENSTOCK_ASSIGN_OR_RETURN(const DenseFormats dense, DenseFormatsOf(target));
+    const bool packs = ExpertLayouts(target.model->weights(), {}, dense.dtype).packs();
+    shape = {c.model_dim,   c.expert_dim, c.dense_ffn_dim, c.num_heads,        c.num_kv_heads, c.head_dim,
+             c.num_experts, c.num_topk,   c.vocab_size,    c.num_moe_layers(), packs};
+    shape.push_back(json::string(TraitsOf(dense.weights).name));
   }
   std::string disk = target.disk_dir;
   if (ReadsModel(target)) {
@@ -277,7 +282,9 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
+  constexpr int kContent = 2;  // changes when the probe measures other things
   return json::object{{"penstock", Version()},
+                      {"content", kContent},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},
                       {"isa", forced_isa == nullptr ? "" : ReplaceInvalidUtf8(forced_isa)},
                       {"cpus", NumUsableCpus()},

@@ -19,9 +19,10 @@ struct OperationCost {
   double kv_flops = 0;         // the part of `flops` that works on KV entries
   uint64_t packed_bytes = 0;   // the part of `bytes` that becomes panels
   uint64_t decoded_bytes = 0;  // the part of `bytes` that is decompressed first
-  // Work beside products and attention, which models with small matrices notice: rows that are embedded, that go
-  // through attention of a layer, and that are routed to experts and combined again; entries of logits from which
-  // tokens are drawn.
+  // Work beside products and attention, which models with small matrices notice: the beginning of a pass; rows that
+  // are embedded, that go through attention of a layer, and that are routed to experts and combined again; entries of
+  // logits from which tokens are drawn.
+  bool begins_pass = false;
   double embedded_rows = 0;
   double attention_rows = 0;
   double routed_rows = 0;
@@ -34,6 +35,7 @@ struct OperationCost {
     kv_flops += other.kv_flops;
     packed_bytes += other.packed_bytes;
     decoded_bytes += other.decoded_bytes;
+    begins_pass = begins_pass || other.begins_pass;
     embedded_rows += other.embedded_rows;
     attention_rows += other.attention_rows;
     routed_rows += other.routed_rows;

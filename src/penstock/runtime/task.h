@@ -38,6 +38,7 @@ struct TaskCost {
   uint64_t decoded_bytes = 0;  // the part of memory_bytes that is decompressed first, which takes longer, too
   uint64_t link_bytes = 0;     // bytes that cross the lane's link
   // Work beside products and attention (model/cost.h).
+  bool begins_pass = false;
   double embedded_rows = 0;
   double attention_rows = 0;
   double routed_rows = 0;

@@ -27,7 +27,8 @@ KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
 Event PassAttention::Embed(RowRange rows) {
   if (rows.size() == 0) return {};
   const Event embedded =
-      tasks_.Issue(args_.host, tasks_.LabelOf("embed", rows), {.embedded_rows = static_cast<double>(rows.size())}, {},
+      tasks_.Issue(args_.host, tasks_.LabelOf("embed", rows),
+                   {.begins_pass = rows.begin == 0, .embedded_rows = static_cast<double>(rows.size())}, {},
                    [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
   const int64_t angles = args_.config.num_angles(), dim = args_.config.model_dim;

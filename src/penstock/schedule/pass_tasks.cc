@@ -97,6 +97,7 @@ Event PassTasks::Issue(const PassProcessor& processor, TaskLabel label, const Op
                      .kv_flops = cost.kv_flops,
                      .packed_bytes = cost.packed_bytes,
                      .decoded_bytes = cost.decoded_bytes,
+                     .begins_pass = cost.begins_pass,
                      .embedded_rows = cost.embedded_rows,
                      .attention_rows = cost.attention_rows,
                      .routed_rows = cost.routed_rows,

@@ -68,7 +68,7 @@ constexpr double kPassCalls = 35;
 
 double CallSeconds(const TaskCost& cost, const AttentionRates& attention, bool is_host) {
   if (!is_host) return attention.call_s;
-  return attention.call_s * (cost.embedded_rows > 0 ? kTaskCalls + kPassCalls : kTaskCalls);
+  return attention.call_s * (cost.begins_pass ? kTaskCalls + kPassCalls : kTaskCalls);
 }
 
 double RowSeconds(const TaskCost& cost, const RowRates& rows) {

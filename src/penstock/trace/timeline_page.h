@@ -20,7 +20,7 @@ struct TaskSlice {
   double begin_s = 0;
   double end_s = 0;
 };
-static_assert(sizeof(TaskSlice) == 152);
+static_assert(sizeof(TaskSlice) == 160);
 
 // The data that a Timeline collects.
 struct TimelineRecord {

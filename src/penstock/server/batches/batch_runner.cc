@@ -197,6 +197,7 @@ void BatchRunner::RunBatch(json::object batch) {
 absl::Status BatchRunner::Finalize(json::object& batch) {
   const std::string id = TextField(batch, "id");
   const bool is_cancelled = TextField(batch, "status") == "cancelling";
+  batch["errors"] = nullptr;  // of servers that refused to continue
   if (!is_cancelled) {
     batch["status"] = "finalizing";
     batch["finalizing_at"] = UnixSeconds();
