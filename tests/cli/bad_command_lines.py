@@ -405,12 +405,14 @@ def pack_rows():
     yield "L12", "--bits and --quantize", lambda box: box.run(pack(box, "--bits=4", "--quantize=hqq4"), code=2,
                                                               match="--quantize")
     yield "L12", "--bits 1", lambda box: box.run(pack(box, "--bits=1"), code=2, match="the smallest formats take")
-    yield "L12", "quality of requests that are not there", lambda box: box.run(
-        ["quality", "--model", box.model().path, "--reference", box.model().path, "--text", box.file("text", "a b c"),
-         "--requests", box.path("none")], code=3, match="none")
-    yield "L12", "quality of standard input twice", lambda box: box.run(
-        ["quality", "--model", box.model().path, "--reference", box.model().path, "--text", "-", "--requests", "-"], code=2,
-        match="standard input")
+
+    def quality(box, text, requests, **expected):
+        model = box.model().path
+        return box.run(["quality", "--model", model, "--reference", model, "--text", text, "--requests", requests], **expected)
+
+    yield "L12", "quality of requests that are not there", lambda box: quality(
+        box, box.file("text", "a b c"), box.path("none"), code=5, match="none")
+    yield "L12", "quality of standard input twice", lambda box: quality(box, "-", "-", code=2, match="standard input")
     yield "L12", "--importance alone", lambda box: box.run(pack(box, "--importance", box.path("none")), code=2,
                                                            match="--importance goes with")
     yield "L12", "no importances", lambda box: box.run(pack(box, "--quantize=hqq3", "--importance", box.path("none")),
