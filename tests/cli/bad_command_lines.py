@@ -408,7 +408,8 @@ def pack_rows():
 
     def quality(box, text, requests, **expected):
         model = box.model().path
-        return box.run(["quality", "--model", model, "--reference", model, "--text", text, "--requests", requests], **expected)
+        return box.run(["quality", "--model", model, "--reference", model, "--text", text, "--requests", requests],
+                       **expected)
 
     yield "L12", "quality of requests that are not there", lambda box: quality(
         box, box.file("text", "a b c"), box.path("none"), code=5, match="none")
