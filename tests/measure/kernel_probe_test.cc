@@ -7,17 +7,21 @@
 namespace penstock {
 namespace {
 
+absl::StatusOr<Hardware> ProbeQuickly(const DescribedModel* model, double seconds) {
+  return Probe({.options = {.device = "cpu", .threads = 1},
+                .model = model,
+                .disk_dir = "",
+                .seconds = seconds,
+                .max_bytes = 256 << 20});
+}
+
 class KernelProbeTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
   const std::string config = std::string(PENSTOCK_GOLDEN_DIR) + "/" + GetParam() + "/config.json";
   const auto model = DescribedModel::FromConfig(config, "int8");
   ASSERT_TRUE(model.ok()) << model.status();
-  const auto hardware = Probe({.options = {.device = "cpu", .threads = 1},
-                               .model = &*model,
-                               .disk_dir = "",
-                               .seconds = 0.2,
-                               .max_bytes = 256 << 20});
+  const auto hardware = ProbeQuickly(&*model, 0.2);
   ASSERT_TRUE(hardware.ok()) << hardware.status();
   const Processor& cpu = hardware->processors.front();
   ASSERT_FALSE(cpu.attention.empty());
@@ -31,18 +35,13 @@ TEST_P(KernelProbeTest, MeasuresAttentionAndExperts) {
 TEST(ProbeTest, MeasuresPackingWhereWeightsArriveAsRows) {
   const auto model = DescribedModel::FromFolder(std::string(PENSTOCK_GOLDEN_DIR) + "/mixtral-tiny");
   ASSERT_TRUE(model.ok()) << model.status();
-  const auto hardware = Probe({.options = {.device = "cpu", .threads = 1},
-                               .model = &*model,
-                               .disk_dir = "",
-                               .seconds = 0.2,
-                               .max_bytes = 256 << 20});
+  const auto hardware = ProbeQuickly(&*model, 0.2);
   ASSERT_TRUE(hardware.ok()) << hardware.status();
   EXPECT_GT(hardware->processors.front().gemm.front().pack_s, 0);
 }
 
 TEST(ProbeTest, MeasuresAUsualShapeWithoutAModel) {
-  const auto hardware =
-      Probe({.options = {.device = "cpu", .threads = 1}, .disk_dir = "", .seconds = 0.01, .max_bytes = 256 << 20});
+  const auto hardware = ProbeQuickly(nullptr, 0.01);
   ASSERT_TRUE(hardware.ok()) << hardware.status();
   ASSERT_EQ(hardware->processors.front().rows.size(), 1u);
   EXPECT_GT(hardware->processors.front().rows[0].draw_s, 0);

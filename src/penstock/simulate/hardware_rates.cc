@@ -12,7 +12,7 @@ namespace {
 // than it arrives: threads have to wake. Measured in virtual machines of two CPUs.
 constexpr double kWakeSeconds = 150e-6;
 
-// Where packing was not measured, it takes as long as reading the weights so many times more: one thread gathers and
+// Packing that was not measured takes as long as reading the weights so many times more: one thread gathers and
 // transposes them (4.6 GB/s, where two threads read 30).
 constexpr double kPackingReads = 5;
 
