@@ -1,6 +1,7 @@
 // Proves that mirrors never change an answer: whole and partial ones, ones that lie, and ones that vanish. A store has
 // checksums, so that wrong bytes of a mirror are read again from the model.
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 
 #include <fcntl.h>
@@ -62,6 +63,16 @@ class MirrorsTest : public testing::TestWithParam<bool> {
       }
     }
     EXPECT_TRUE(places.empty());
+  }
+  // Expects the right answers until the engine leaves the mirror out. A mirror whose first part was slow gets no other
+  // part for ten seconds, so a busy machine may need several such pauses.
+  void ExpectLeftOut(Engine& engine) {
+    const auto is_left_out = [&] { return engine.stats().directories.at(1).is_left_out; };
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+    do {
+      ExpectSameAnswers(engine);
+    } while (!is_left_out() && std::chrono::steady_clock::now() < give_up);
+    EXPECT_TRUE(is_left_out());
   }
   std::unique_ptr<Engine> OpenWith(const std::vector<std::string>& mirrors) {
     options_.model_mirrors = mirrors;
@@ -146,9 +157,7 @@ TEST_P(MirrorsTest, AMirrorThatLiesIsLeftOut) {
   const auto engine = OpenWith({CopyOf(options_.model_dir)});
   ASSERT_NE(engine, nullptr);
   FlipBytes(root_ + "/mirror/penstock.bin", 0);
-  const auto is_left_out = [&] { return engine->stats().directories.at(1).is_left_out; };
-  for (int round = 0; round < 50 && (round == 0 || !is_left_out()); ++round) ExpectSameAnswers(*engine);
-  EXPECT_TRUE(is_left_out());
+  ExpectLeftOut(*engine);
 }
 
 TEST_P(MirrorsTest, AMirrorReplacesWrongBytesOfTheModel) {
@@ -163,9 +172,7 @@ TEST_P(MirrorsTest, AMirrorMayVanish) {
   const auto engine = OpenWith({CopyOf(options_.model_dir)});
   ASSERT_NE(engine, nullptr);
   fs::resize_file(root_ + "/mirror/penstock.bin", 0);
-  const auto is_left_out = [&] { return engine->stats().directories.at(1).is_left_out; };
-  for (int round = 0; round < 50 && (round == 0 || !is_left_out()); ++round) ExpectSameAnswers(*engine);
-  EXPECT_TRUE(is_left_out());
+  ExpectLeftOut(*engine);
 }
 
 TEST_P(MirrorsTest, APartialMirrorHoldsSomeExperts) {
