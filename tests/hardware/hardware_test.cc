@@ -45,6 +45,7 @@ TEST(Hardware, RefusesByTheNameOfTheField) {
   EXPECT_THAT(refusal("/links/0/bytes_per_second", -1), testing::HasSubstr("bytes_per_second"));
   EXPECT_THAT(refusal("/links/0/bytes_per_second", "2"), testing::HasSubstr("bytes_per_second"));
   EXPECT_THAT(refusal("/links/0/rates/2/transfer_bytes", 10), testing::HasSubstr("transfer_bytes"));
+  EXPECT_THAT(refusal("/links/0/rates/1/under_way", 1), testing::HasSubstr("under_way"));
   EXPECT_THAT(refusal("/processors/0/gemm/0/points/1/ops_per_byte", 2), testing::HasSubstr("ops_per_byte"));
   EXPECT_THAT(refusal("/processors/0/gemm/0/points", json::array()), testing::HasSubstr("points"));
   EXPECT_THAT(refusal("/processors/0/gemm/0/arithmetic", "f64"), testing::HasSubstr("arithmetic"));
@@ -78,9 +79,12 @@ TEST(Link, IsReadBetweenItsSizesAndBeyond) {
   EXPECT_DOUBLE_EQ(link.Seconds(1000), 1e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(2000), 1e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(6000), 3e-6);
-  EXPECT_DOUBLE_EQ(link.LoneSeconds(500), 2e-6);
-  EXPECT_DOUBLE_EQ(link.LoneSeconds(2000), 1.5e-6);
-  EXPECT_DOUBLE_EQ(link.LoneSeconds(6000), 3e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(500, 1), 2e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(500, 0), 2e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(500, 2), 1000 / 7.5e8);  // half the way from 1 to 4
+  EXPECT_DOUBLE_EQ(link.Seconds(500, 4), 1e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(2000, 1), 1.5e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(6000, 1), 3e-6);
   link.SetRate(1e9);
   EXPECT_DOUBLE_EQ(link.Seconds(6000), 6e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(1000), 2e-6);

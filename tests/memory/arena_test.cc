@@ -19,6 +19,15 @@ TEST(Arena, HasWholePagesOfZeros) {
   EXPECT_EQ(HostMemory().Map(0)->data(), nullptr);
 }
 
+TEST(Arena, LargeOnesBeginWithAHugePage) {
+  for (const uint64_t size : {2 * kMiB, 2 * kMiB + kPageBytes, 5 * kMiB}) {
+    const Arena arena = HostMemory().Map(size).value();
+    EXPECT_EQ(arena.size_bytes(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % (2 * kMiB), 0u);
+    arena.data()[0] = arena.data()[size - 1] = std::byte{1};
+  }
+}
+
 TEST(Arena, IsWrittenClearedAndCopied) {
   Memory& memory = HostMemory();
   const Arena arena = memory.Map(100).value();

@@ -1,6 +1,8 @@
 #include "penstock/hardware/hardware.h"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -224,6 +226,10 @@ class HardwareReader {
       if (count > 1 && link.rates[count - 1].transfer_bytes < link.rates[count - 2].transfer_bytes) {
         Refuse("transfer_bytes", "sizes that grow from rate to rate");
       }
+      if (count > 1 && link.rates[count - 1].transfer_bytes == link.rates[count - 2].transfer_bytes &&
+          link.rates[count - 1].num_under_way <= link.rates[count - 2].num_under_way) {
+        Refuse("under_way", "numbers that grow within a size");
+      }
     }
     return link;
   }
@@ -434,41 +440,45 @@ double GemmRates::Seconds(double ops, double bytes) const {
 
 namespace {
 
-// Returns the seconds of a transfer at the best of these rates. Interpolates between measured sizes; smaller transfers
-// take as long as the smallest measured one.
-template <typename Counts>
-double SecondsAt(const Link& link, uint64_t bytes, const Counts& counts) {
-  const auto size = static_cast<double>(bytes);
-  // Finds the sizes next to this one, and the best rate of each.
-  TransferRate below, above;
-  for (const TransferRate& rate : link.rates) {
-    if (!counts(rate)) continue;
-    TransferRate& side = rate.transfer_bytes <= bytes ? below : above;
-    if (&side == &above && above.transfer_bytes > 0 && rate.transfer_bytes > above.transfer_bytes) break;
-    if (rate.transfer_bytes > side.transfer_bytes || rate.bytes_per_s > side.bytes_per_s) side = rate;
+// Returns the seconds of a transfer of the size that these rates have in common, at the best of them.
+double BestSeconds(std::span<const TransferRate> of_size, double max_under_way) {
+  double best = 0;
+  for (size_t i = 0; i < of_size.size(); ++i) {
+    const TransferRate& rate = of_size[i];
+    if (i == 0 || rate.num_under_way <= max_under_way) {
+      best = std::max(best, rate.bytes_per_s);
+      continue;
+    }
+    // The number doubles between measured ones.
+    const TransferRate& below = of_size[i - 1];
+    const double share = std::log2(max_under_way / below.num_under_way) /
+                         std::log2(static_cast<double>(rate.num_under_way) / below.num_under_way);
+    best = std::max(best, below.bytes_per_s + share * (rate.bytes_per_s - below.bytes_per_s));
+    break;
   }
-  const double above_s = static_cast<double>(above.transfer_bytes) / above.bytes_per_s;
-  if (below.transfer_bytes == 0) return link.latency_s + above_s;
-  const double below_s = static_cast<double>(below.transfer_bytes) / below.bytes_per_s;
-  const double share = (size - static_cast<double>(below.transfer_bytes)) /
-                       static_cast<double>(above.transfer_bytes - below.transfer_bytes);
-  return link.latency_s + below_s + share * (above_s - below_s);
+  return static_cast<double>(of_size.front().transfer_bytes) / best;
 }
 
 }  // namespace
 
-double Link::Seconds(uint64_t bytes) const {
+double Link::Seconds(uint64_t bytes, double max_under_way) const {
   if (rates.empty() || bytes >= rates.back().transfer_bytes) {
     return latency_s + static_cast<double>(bytes) / bytes_per_s;
   }
-  return SecondsAt(*this, bytes, [](const TransferRate&) { return true; });
-}
-
-double Link::LoneSeconds(uint64_t bytes) const {
-  const auto is_lone = [](const TransferRate& rate) { return rate.num_under_way == 1; };
-  const bool is_measured = std::any_of(rates.begin(), rates.end(), is_lone);
-  if (!is_measured || bytes >= rates.back().transfer_bytes) return Seconds(bytes);
-  return std::max(Seconds(bytes), SecondsAt(*this, bytes, is_lone));
+  double below_s = 0, below_bytes = 0;
+  for (auto first = rates.begin();;) {
+    const auto size = first->transfer_bytes;
+    const auto end = std::find_if(first, rates.end(), [&](const TransferRate& r) { return r.transfer_bytes != size; });
+    const double seconds = BestSeconds({first, end}, std::max(1.0, max_under_way));
+    if (bytes <= size) {
+      if (below_bytes == 0) return latency_s + seconds;
+      const double share = (static_cast<double>(bytes) - below_bytes) / (static_cast<double>(size) - below_bytes);
+      return latency_s + below_s + share * (seconds - below_s);
+    }
+    below_s = seconds;
+    below_bytes = static_cast<double>(size);
+    first = end;
+  }
 }
 
 void Link::SetRate(double new_bytes_per_s) {

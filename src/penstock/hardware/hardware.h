@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -129,17 +130,19 @@ struct TransferRate {
   double bytes_per_s = 0;
 };
 
-struct Link {
-  std::string name = {};                 // "disk_to_dram", "dram_to_device", "device_to_dram", "between_ranks"
-  double bytes_per_s = 0;                // of long transfers
-  double latency_s = 0;                  // added to every transfer
-  std::vector<TransferRate> rates = {};  // as measured, by size, ascending; empty: bytes_per_s for all sizes
+inline constexpr double kAnyUnderWay = std::numeric_limits<double>::infinity();
 
-  // Returns the seconds of one among many transfers, with the best number of them under way. Interpolates between
-  // measured sizes; smaller transfers take as long as the smallest measured one.
-  double Seconds(uint64_t bytes) const;
-  // Returns the seconds of a transfer while no other is under way, if that was measured; otherwise Seconds().
-  double LoneSeconds(uint64_t bytes) const;
+struct Link {
+  std::string name = {};   // "disk_to_dram", "dram_to_device", "device_to_dram", "between_ranks"
+  double bytes_per_s = 0;  // of long transfers
+  double latency_s = 0;    // added to every transfer
+  std::vector<TransferRate> rates =
+      {};  // as measured, by size and number under way, ascending; empty: bytes_per_s for all sizes
+
+  // Returns the seconds of one among many transfers, with the best number of them under way that is at most
+  // `max_under_way`. Interpolates between measured sizes and numbers; smaller transfers take as long as the smallest
+  // measured one.
+  double Seconds(uint64_t bytes, double max_under_way = kAnyUnderWay) const;
   // Sets the rate of long transfers and scales the rates of shorter ones in proportion.
   void SetRate(double new_bytes_per_s);
 };

@@ -15,17 +15,18 @@ constexpr int kRounds = 3;
 
 class DiskProbe {
  public:
-  DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, uint64_t max_bytes, Arena buffer)
-      : reader_(reader), files_(files), max_bytes_(max_bytes), buffer_(std::move(buffer)) {}
-
-  static int64_t Slots(uint64_t size_bytes, int depth, uint64_t max_bytes) {
-    return std::clamp<int64_t>(static_cast<int64_t>(max_bytes / size_bytes), 1, depth);
-  }
+  DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, uint64_t max_bytes)
+      : reader_(reader), files_(files), max_bytes_(max_bytes) {}
 
   // Returns the bytes per second of reads that go on for `seconds`.
   absl::StatusOr<double> Rate(uint64_t size_bytes, int depth, double seconds) {
+    const int64_t num_slots = std::clamp<int64_t>(static_cast<int64_t>(max_bytes_ / size_bytes), 1, depth);
+    // So many slots of a run have pages of the same kind. Some disks read into huge pages twice as fast.
+    buffer_ = {};
+    PENSTOCK_ASSIGN_OR_RETURN(buffer_,
+                              HostMemory().Map(DiskReader::PaddedBytes(size_bytes) * static_cast<uint64_t>(num_slots)));
+    for (uint64_t page = 0; page < buffer_.size_bytes(); page += kPageBytes) buffer_.data()[page] = std::byte{1};
     const auto start = Clock::now();
-    const int64_t num_slots = Slots(size_bytes, depth, max_bytes_);
     int64_t num_under_way = 0;
     uint64_t bytes = 0;
     for (int64_t slot = 0; slot < num_slots; ++slot) bytes += Submit(slot, size_bytes, num_under_way);
@@ -73,15 +74,7 @@ class DiskProbe {
 absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> files, const DiskProbeSpec& spec) {
   const bool has_bytes = std::any_of(files.begin(), files.end(), [](const OpenedFile& f) { return f.size_bytes > 0; });
   if (!has_bytes) return InputError("the files have no bytes to measure the disk with");
-  uint64_t buffer_bytes = 0;
-  for (const uint64_t size : spec.sizes) {
-    for (const int depth : spec.depths) {
-      buffer_bytes = std::max(buffer_bytes, DiskReader::PaddedBytes(size) *
-                                                static_cast<uint64_t>(DiskProbe::Slots(size, depth, spec.max_bytes)));
-    }
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(Arena buffer, HostMemory().Map(buffer_bytes));
-  DiskProbe probe(reader, files, spec.max_bytes, std::move(buffer));
+  DiskProbe probe(reader, files, spec.max_bytes);
   const double seconds = spec.seconds / static_cast<double>(kRounds * spec.sizes.size() * spec.depths.size());
   std::map<std::pair<uint64_t, int>, std::vector<double>> rates;
   // Each round reads all sizes, so that a disturbance does not fall on one size alone.

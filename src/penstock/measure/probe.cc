@@ -282,7 +282,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
-  constexpr int kContent = 2;  // changes when the probe measures other things
+  constexpr int kContent = 3;  // changes when the probe measures other things
   return json::object{{"penstock", Version()},
                       {"content", kContent},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},

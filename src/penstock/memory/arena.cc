@@ -15,16 +15,27 @@
 namespace penstock {
 namespace {
 
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
+
 class Dram : public Memory {
+  // Large arenas begin with a huge page. Disks that were measured read into huge pages up to twice as fast.
   absl::StatusOr<std::byte*> Take(uint64_t size_bytes) override {
-    void* data =
-        ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) {
+    const uint64_t surplus = size_bytes >= kHugePageBytes ? kHugePageBytes - kPageBytes : 0;
+    void* const mapped = ::mmap(nullptr, size_bytes + surplus, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
       return ResourceError("cannot map {} of memory: {}; is there a limit on address space (ulimit -v)?",
                            FormatBytes(size_bytes), ErrnoText(errno));
     }
+    auto* data = static_cast<std::byte*>(mapped);
+    if (surplus > 0) {
+      const uint64_t before = -reinterpret_cast<uintptr_t>(data) % kHugePageBytes;
+      if (before > 0) ::munmap(data, before);
+      data += before;
+      if (before < surplus) ::munmap(data + size_bytes, surplus - before);
+    }
     ::madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint, which some containers refuse
-    return static_cast<std::byte*>(data);
+    return data;
   }
   void Release(std::byte* data, uint64_t size_bytes) override { ::munmap(data, size_bytes); }
 };

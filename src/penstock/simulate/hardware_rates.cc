@@ -117,10 +117,11 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   };
 }
 
-absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name) {
+absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name,
+                                                    double max_under_way = kAnyUnderWay) {
   const Link* link = hardware.FindLink(name);
   if (link == nullptr) return UsageError("the hardware has no link {}", name);
-  return [link = *link](const TaskCost& cost) { return link.Seconds(cost.link_bytes); };
+  return [link = *link, max_under_way](const TaskCost& cost) { return link.Seconds(cost.link_bytes, max_under_way); };
 }
 
 }  // namespace
@@ -135,9 +136,11 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
   PENSTOCK_ASSIGN_OR_RETURN(rates.host_compute, ComputeTime(hardware, plan, "cpu", num_threads));
   const MemoryPlan& memory = plan.policy.plan;
   if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
-    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram"));
-    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram")](const TaskCost& cost) {
-      return kWakeSeconds + link.LoneSeconds(cost.link_bytes) - link.Seconds(cost.link_bytes);
+    // Each read needs a slot, and one slot holds the expert that is computed.
+    const auto max_reads = static_cast<double>(memory.num_expert_slots - memory.num_pinned_experts - 1);
+    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads));
+    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads](const TaskCost& cost) {
+      return kWakeSeconds + link.Seconds(cost.link_bytes, 1) - link.Seconds(cost.link_bytes, max_reads);
     };
   } else {
     rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts are read before the first step
