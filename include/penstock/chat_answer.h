@@ -24,6 +24,7 @@ struct ChatAnswer {
   std::string content;
   std::string reasoning = {};  // thoughts, if the model's format separates them
   std::vector<ToolCall> tool_calls = {};
+  int64_t num_reasoning_tokens = 0;
 };
 
 // A piece of an answer that is final.
@@ -51,6 +52,8 @@ class AnswerStream {
   virtual std::vector<AnswerDelta> Push(std::span<const TokenId> ids, std::string_view text) = 0;
   // Ends the answer, and returns what was held back.
   virtual std::vector<AnswerDelta> Finish() = 0;
+  // Returns how many tokens began in reasoning so far, without its marks.
+  virtual int64_t num_reasoning_tokens() const { return 0; }
 };
 
 // Splits a whole answer: the tokens and the text of its Completion. REQUIRES: the stream is new.

@@ -49,6 +49,32 @@ TEST(AnswerFamilies, ThoughtsAndContent) {
   for (const Transcript& transcript : transcripts) Expect(transcript);
 }
 
+// Each byte is a token, and so is each special mark.
+TEST(AnswerFamilies, TokensOfReasoning) {
+  struct Counted {
+    std::string family, text;
+    int64_t expected = 0;
+    AnswerStart start = AnswerStart::kUnknown;
+  };
+  const std::vector<Counted> cases = {
+      {"plain", "<think>Text.</think>", 0},
+      {"qwen3", "<think>\nTwo and two.\n</think>\n\nFour.", 14},
+      {"qwen3", "Four.", 0},
+      {"qwen3", "<think></think>Four.", 0},
+      {"qwen3", "Hm.\n</think>\n\nFour.", 4, AnswerStart::kInReasoning},
+      {"qwen3", "Cut off", 7, AnswerStart::kInReasoning},
+      {"qwen3", "\u00c4h</think>", 3, AnswerStart::kInReasoning},
+      {"r1", "No mark.</think>Four.", 8},
+      {"r1", "Without any mark.", 0},
+      {"magistral", "[THINK]Hm.[/THINK]Four.", 3},
+      {"gemma", "<|channel>thought\nHm.\n<channel|>Four.", 5},
+      {"solar", "<|think|>Hm.<|end|><|begin|>assistant<|content|>Four.<|end|>", 3},
+  };
+  for (const auto& [family, text, expected, start] : cases) {
+    EXPECT_EQ(ModelOf(family).Read(text, kTools, start).num_reasoning_tokens, expected) << family << ": " << text;
+  }
+}
+
 TEST(AnswerFamilies, CallsInJson) {
   const std::string call = R"({"name": "get_weather", "arguments": {"city": "Oslo",  "days": 3}})";
   const std::string expected = R"(get_weather({"city": "Oslo",  "days": 3}))";

@@ -168,6 +168,8 @@ RC_GTEST_PROP(HostileAnswers, PiecesOfAnySizeGiveTheSameParts, (uint32_t seed)) 
       const ChatAnswer joined = model.ReadInPieces(ids, tools, start, random);
       RC_ASSERT(joined.content == whole.content);
       RC_ASSERT(joined.reasoning == whole.reasoning);
+      RC_ASSERT(joined.num_reasoning_tokens == whole.num_reasoning_tokens);
+      RC_ASSERT(whole.num_reasoning_tokens >= 0 && whole.num_reasoning_tokens <= std::ssize(ids));
       RC_ASSERT(CallsOf(joined) == CallsOf(whole));
       RC_ASSERT(IsUtf8(whole.content) && IsUtf8(whole.reasoning));
       RC_ASSERT(testing_answers::HasGoodArguments(model.format(), whole));

@@ -76,6 +76,7 @@ class Model {
     }
     push({}, late + decoder.Finish());
     for (AnswerDelta& delta : stream->Finish()) AddDelta(std::move(delta), answer);
+    answer.num_reasoning_tokens = stream->num_reasoning_tokens();
     return answer;
   }
 

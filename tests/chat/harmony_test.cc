@@ -56,6 +56,7 @@ TEST_F(HarmonyTest, ThoughtsAndAnswer) {
       "<|channel|>analysis<|message|>2 + 2 is 4.<|end|><|start|>assistant<|channel|>final<|message|>It is "
       "4.<|return|>");
   EXPECT_EQ(answer.reasoning, "2 + 2 is 4.");
+  EXPECT_EQ(answer.num_reasoning_tokens, 11);  // each byte is a token
   EXPECT_EQ(answer.content, "It is 4.");
   EXPECT_TRUE(answer.tool_calls.empty());
   EXPECT_EQ(Read("<|channel|>final<|message|>Yes").content, "Yes");
@@ -102,6 +103,7 @@ TEST_F(HarmonyTest, StopTextsAreCutOff) {
       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>One two three", " two");
   EXPECT_EQ(answer.content, "One");
   EXPECT_EQ(answer.reasoning, "Hm.");
+  EXPECT_EQ(answer.num_reasoning_tokens, 3);
   EXPECT_EQ(Read("<|channel|>analysis<|message|>One two", " two").reasoning, "One");
   EXPECT_EQ(Read("plain text", " text").content, "plain");
 }

@@ -73,6 +73,14 @@ TEST(FormatResult, ChatAndTurns) {
   EXPECT_EQ(chat.at("response").at("body").at("choices").at(0).as_object().if_contains("turns"), nullptr);
 }
 
+TEST(FormatResult, UsageOfChatsCountsReasoning) {
+  RequestResult result = Example(RequestKind::kChat);
+  result.reasoning_tokens = 1;
+  const json::object usage = UsageOf(std::vector{result, result});
+  EXPECT_EQ(json::serialize(usage), R"({"prompt_tokens":6,"completion_tokens":4,"total_tokens":10,)"
+                                    R"("completion_tokens_details":{"reasoning_tokens":2}})");
+}
+
 TEST(FormatResult, IdsOfCallsOccurOnceInAJob) {
   RequestResult result = Example(RequestKind::kChat);
   result.choices[0].answer.tool_calls.resize(3);

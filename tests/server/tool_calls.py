@@ -202,8 +202,8 @@ def check_formats(server):
     refused = server.post("/v1/chat/completions", chat(response_format=schema))
     assert refused.status == 400 and "response_format" in refused.json()["error"]["message"], refused
     refused = server.post("/v1/chat/completions", {**chat(), "tools": [], "tool_choice": "none", "response_format": {
-        "type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}})
-    assert refused.status == 400 and "not" in refused.json()["error"]["message"], refused
+        "type": "json_schema", "json_schema": {"name": "n", "schema": {"uniqueItems": True}}}})
+    assert refused.status == 400 and "uniqueItems" in refused.json()["error"]["message"], refused
 
 
 def check_thoughts(server):
@@ -227,6 +227,27 @@ def check_thoughts(server):
             check_arguments(call["function"]["arguments"])
 
 
+def check_tokens_of_thoughts(server):
+    """Usage counts the tokens before the one that ends the thoughts, in all forms of the API."""
+    found = set()
+    for seed in range(8):
+        body = {"messages": chat()["messages"], "seed": seed, "logit_bias": {str(THOUGHTS_END): 18}, "max_tokens": 40}
+        answer = server.post("/v1/chat/completions", {**body, "logprobs": True}).json()
+        tokens = [token["token"] for token in answer["choices"][0]["logprobs"]["content"]]
+        count = tokens.index("</think>") if "</think>" in tokens else answer["usage"]["completion_tokens"]
+        expected = {"reasoning_tokens": count}
+        assert answer["usage"]["completion_tokens_details"] == expected, (answer, count)
+        found.add(count)
+        stream = server.post("/v1/chat/completions", {**body, "stream": True, "stream_options": {"include_usage": True}})
+        usage = events(stream)[-1]["usage"]
+        assert usage["completion_tokens_details"] == expected, (usage, count)
+        of_response = {"input": chat()["messages"], "seed": seed, "max_output_tokens": 40,
+                       "logit_bias": body["logit_bias"]}
+        usage = server.post("/v1/responses", of_response).json()["usage"]
+        assert usage["output_tokens_details"] == expected, (usage, count)
+    assert len(found) > 3, found
+
+
 def run_checks(report, args, model, checks):
     with service.Server(args.penstock, "--memory", "64MiB", model=model) as server:
         for check in checks:
@@ -245,7 +266,7 @@ def main():
                     check_formats))
         run_checks(report, args, model_with(TAGGED_TEMPLATE, folder, "tagged"),
                    (check_chat, check_required, check_strict, check_messages, check_responses))
-        run_checks(report, args, model_that_thinks(folder), (check_thoughts,))
+        run_checks(report, args, model_that_thinks(folder), (check_thoughts, check_tokens_of_thoughts))
     report.end()
 
 

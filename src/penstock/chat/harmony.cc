@@ -87,6 +87,7 @@ std::vector<AnswerDelta> HarmonyStream::Push(std::span<const TokenId> ids, std::
     } else if (part_ == Part::kChannel) {
       channel_ += piece.text;
     } else if (part_ == Part::kMessage) {
+      if (kind_ == AnswerDelta::Kind::kReasoning) num_reasoning_tokens_ += std::ssize(piece.token_starts);
       deltas.push_back({kind_, std::move(piece.text), kind_ == AnswerDelta::Kind::kCallArguments ? num_calls_ - 1 : 0});
     }
   }

@@ -34,6 +34,7 @@ class HarmonyStream : public AnswerStream {
 
   std::vector<AnswerDelta> Push(std::span<const TokenId> ids, std::string_view text) override;
   std::vector<AnswerDelta> Finish() override;
+  int64_t num_reasoning_tokens() const override { return num_reasoning_tokens_; }
 
  private:
   enum class Part : uint8_t { kBefore, kChannel, kType, kMessage };  // of a message; the first three are its header
@@ -50,6 +51,7 @@ class HarmonyStream : public AnswerStream {
   bool has_channel_ = false;
   AnswerDelta::Kind kind_ = AnswerDelta::Kind::kContent;  // of the message
   int64_t num_calls_ = 0;
+  int64_t num_reasoning_tokens_ = 0;
 };
 
 }  // namespace penstock

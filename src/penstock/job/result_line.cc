@@ -123,14 +123,19 @@ BestChoices BestOf(const RequestResult& result) {
 }
 
 json::object UsageOf(std::span<const RequestResult> results) {
-  int64_t prompt_tokens = 0, completion_tokens = 0;
+  int64_t prompt_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
   for (const RequestResult& result : results) {
     prompt_tokens += result.prompt_tokens;
     completion_tokens += result.completion_tokens;
+    reasoning_tokens += result.reasoning_tokens;
   }
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens}};
+  json::object usage = {{"prompt_tokens", prompt_tokens},
+                        {"completion_tokens", completion_tokens},
+                        {"total_tokens", prompt_tokens + completion_tokens}};
+  if (results[0].kind != RequestKind::kCompletion) {
+    usage["completion_tokens_details"] = json::object{{"reasoning_tokens", reasoning_tokens}};
+  }
+  return usage;
 }
 
 LabelCounts LabelsOf(const RequestResult& result) {

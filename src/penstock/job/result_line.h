@@ -58,6 +58,7 @@ struct RequestResult {
   std::vector<std::string> answers;   // kTurns: the answer to every turn
   int64_t prompt_tokens = 0;          // sum over all turns, not over choices
   int64_t completion_tokens = 0;      // sum over all turns and choices
+  int64_t reasoning_tokens = 0;       // of these
   int logprobs = -1;                  // as requested
   bool echoes_prompt = false;         // log-probabilities begin with those of the prompt
   std::string prompt = {};            // that the text of a completion begins with

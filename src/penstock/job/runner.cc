@@ -258,6 +258,7 @@ absl::Status Runner::Finish(Completion completion) {
   ResultChoice& choice = active->choices[choice_idx];
   if (active->request.kind != RequestKind::kCompletion) {
     choice.answer = ReadAnswer(*active->streams[choice_idx], completion.token_ids, completion.text);
+    active->reasoning_tokens += choice.answer.num_reasoning_tokens;
   }
   choice.completion = std::move(completion);
   if (--active->num_left > 0) return absl::OkStatus();
@@ -275,6 +276,7 @@ absl::Status Runner::WriteFinished(Active& active) {
                                 .answers = std::move(active.answers),
                                 .prompt_tokens = active.prompt_tokens,
                                 .completion_tokens = active.completion_tokens,
+                                .reasoning_tokens = active.reasoning_tokens,
                                 .logprobs = active.sampling.logprobs,
                                 .echoes_prompt = active.request.echoes_prompt,
                                 .prompt = std::move(active.request.prompt),

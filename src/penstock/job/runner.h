@@ -89,6 +89,7 @@ class Runner {
     int64_t num_left = 0;  // answers that are not finished
     int64_t prompt_tokens = 0;
     int64_t completion_tokens = 0;
+    int64_t reasoning_tokens = 0;
     int64_t given_tokens = 0;  // of all prompts that the engine got, those of choices, too
   };
 

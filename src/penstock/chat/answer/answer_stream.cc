@@ -1,6 +1,7 @@
 #include "penstock/chat/answer/answer_stream.h"
 
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -53,11 +54,14 @@ class MarkStream : public AnswerStream {
     for (const MarkedPiece& piece : marked_.Push(ids, text)) {
       if (piece.mark >= 0 && !Matters(piece.text)) continue;
       rest_ += piece.text;
+      for (const size_t start : piece.token_starts) token_starts_.push_back(num_pushed_ + start);
+      num_pushed_ += piece.text.size();
       has_bracket |= piece.text.find_first_of(">{}]") != npos;
     }
     // A call ends in a bracket, and so do its parts. Until one comes, a long one need not be read again.
     constexpr size_t kShort = 256;
     if (has_bracket || !in_call_ || rest_.size() < kShort) Advance();
+    TakeTokens(num_pushed_ - rest_.size());
     return std::exchange(deltas_, {});
   }
 
@@ -67,6 +71,8 @@ class MarkStream : public AnswerStream {
     if (!space_.empty()) Add(part_ == Part::kReasoning ? Kind::kReasoning : Kind::kContent, space_);
     return std::exchange(deltas_, {});
   }
+
+  int64_t num_reasoning_tokens() const override { return num_reasoning_tokens_; }
 
  private:
   enum class Part : uint8_t {
@@ -113,6 +119,13 @@ class MarkStream : public AnswerStream {
     space_ += text.substr(body.size());
   }
 
+  // Forgets the tokens that begin before this place of all text. Returns how many they are.
+  int64_t TakeTokens(uint64_t end) {
+    int64_t num_taken = 0;
+    for (; !token_starts_.empty() && token_starts_.front() < end; token_starts_.pop_front()) ++num_taken;
+    return num_taken;
+  }
+
   // Adds text of rest_ and removes it from there.
   void TakeText(Kind kind, size_t num_bytes) {
     AddText(kind, std::string_view(rest_).substr(0, num_bytes));
@@ -149,11 +162,13 @@ class MarkStream : public AnswerStream {
 
   bool AdvanceReasoning() {
     const size_t found = rest_.find(format_.close);
-    if (found == npos) {
-      TakeText(Kind::kReasoning, rest_.size() - (at_end_ ? 0 : NumHeldBack(rest_, format_.close)));
-      return false;
-    }
-    TakeText(Kind::kReasoning, found);
+    const size_t num_held = at_end_ ? 0 : NumHeldBack(rest_, format_.close);
+    const size_t num_bytes = found == npos ? rest_.size() - num_held : found;
+    const uint64_t begin = num_pushed_ - rest_.size();
+    TakeTokens(begin);
+    num_reasoning_tokens_ += TakeTokens(begin + num_bytes);
+    TakeText(Kind::kReasoning, num_bytes);
+    if (found == npos) return false;
     rest_.erase(0, format_.close.size());
     BeginPart(Part::kContent);
     return true;
@@ -300,7 +315,10 @@ class MarkStream : public AnswerStream {
   ToolTypes types_;                       // of arguments in tags, or of calls without marks
   std::vector<std::string> plain_marks_;  // marks in content, besides those of calls
   Part part_ = Part::kContent;
-  std::string rest_;          // text that is not yet read
+  std::string rest_;                   // text that is not yet read
+  uint64_t num_pushed_ = 0;            // bytes of all text with marks, up to the end of rest_
+  std::deque<uint64_t> token_starts_;  // in all text with marks, of tokens in rest_
+  int64_t num_reasoning_tokens_ = 0;
   std::string space_;         // white space that is dropped if a mark follows
   bool behind_mark_ = false;  // white space that comes next is dropped
   bool has_content_ = false;
@@ -320,6 +338,7 @@ class FirstCallStream : public AnswerStream {
     return First(stream_->Push(ids, text));
   }
   std::vector<AnswerDelta> Finish() override { return First(stream_->Finish()); }
+  int64_t num_reasoning_tokens() const override { return stream_->num_reasoning_tokens(); }
 
  private:
   static std::vector<AnswerDelta> First(std::vector<AnswerDelta> deltas) {

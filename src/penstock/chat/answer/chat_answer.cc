@@ -33,6 +33,7 @@ ChatAnswer ReadAnswer(AnswerStream& stream, std::span<const TokenId> ids, std::s
     ids = {};
   } while (!text.empty());
   for (AnswerDelta& delta : stream.Finish()) AddDelta(std::move(delta), answer);
+  answer.num_reasoning_tokens = stream.num_reasoning_tokens();
   return answer;
 }
 

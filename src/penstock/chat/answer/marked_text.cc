@@ -4,13 +4,21 @@ namespace penstock {
 
 std::vector<MarkedPiece> MarkedText::Push(std::span<const TokenId> ids, std::string_view text) {
   for (const TokenId id : ids) {
-    if (hidden_->contains(id)) waiting_.push_back({num_decoded_, id});
+    if (hidden_->contains(id)) {
+      waiting_.push_back({num_decoded_, id});
+    } else {
+      starts_.push_back(num_decoded_);
+    }
     num_decoded_ += decoder_.Push(id).size();
   }
   std::vector<MarkedPiece> pieces;
   const auto take_text = [&](size_t num_bytes) {
     if (num_bytes == 0) return;
-    pieces.push_back({-1, std::string(text.substr(0, num_bytes))});
+    MarkedPiece& piece = pieces.emplace_back();
+    piece.text = text.substr(0, num_bytes);
+    for (; !starts_.empty() && starts_.front() < num_final_ + num_bytes; starts_.pop_front()) {
+      piece.token_starts.push_back(starts_.front() - num_final_);
+    }
     text.remove_prefix(num_bytes);
     num_final_ += num_bytes;
   };

@@ -15,8 +15,9 @@ namespace penstock {
 
 // A mark, or text without marks.
 struct MarkedPiece {
-  TokenId mark = -1;  // -1: text
-  std::string text;   // of a mark: as `hidden` spells it
+  TokenId mark = -1;                      // -1: text
+  std::string text;                       // of a mark: as `hidden` spells it
+  std::vector<size_t> token_starts = {};  // of text: where tokens begin in it; those without text begin with the next
 };
 
 class MarkedText {
@@ -40,7 +41,8 @@ class MarkedText {
   StreamDecoder decoder_;
   uint64_t num_decoded_ = 0;  // bytes
   uint64_t num_final_ = 0;
-  std::deque<Place> waiting_;  // marks whose place is not yet reached
+  std::deque<Place> waiting_;    // marks whose place is not yet reached
+  std::deque<uint64_t> starts_;  // of tokens that are no marks, in the text that is not yet final
 };
 
 }  // namespace penstock

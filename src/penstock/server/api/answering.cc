@@ -101,6 +101,7 @@ AnswerGain Answering::TakeGain(Choice& choice) {
   gain.deltas = choice.stream->Push(gain.token_ids, gain.text);
   if (choice.has_ended) std::ranges::move(choice.stream->Finish(), std::back_inserter(gain.deltas));
   for (const AnswerDelta& delta : gain.deltas) AddDelta(delta, choice.result.answer);
+  choice.result.answer.num_reasoning_tokens = choice.stream->num_reasoning_tokens();
   return gain;
 }
 
@@ -119,6 +120,7 @@ std::vector<RequestResult> Answering::Results() {
       if (choice.prompt_idx != i) continue;
       result.prompt_tokens = choice.result.completion.num_prompt_tokens;
       result.completion_tokens += std::ssize(choice.result.completion.token_ids);
+      result.reasoning_tokens += choice.result.answer.num_reasoning_tokens;
       result.choices.push_back(std::move(choice.result));
     }
   }

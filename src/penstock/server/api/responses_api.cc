@@ -295,7 +295,7 @@ class ResponsesWriter : public AnswerWriter {
         {"input_tokens", result.prompt_tokens},
         {"input_tokens_details", json::object{{"cached_tokens", num_shared_tokens}, {"cache_write_tokens", 0}}},
         {"output_tokens", result.completion_tokens},
-        {"output_tokens_details", json::object{{"reasoning_tokens", 0}}},
+        {"output_tokens_details", json::object{{"reasoning_tokens", result.reasoning_tokens}}},
         {"total_tokens", result.prompt_tokens + result.completion_tokens}};
   }
 
