@@ -198,6 +198,29 @@ def check_bodies(binary, report):
             server_faults.expect(server.post("/v1/responses", {**bodies[0], "max_output_tokens": 1}).status, 200)
 
 
+def check_batch_files(binary, report):
+    """Files for batches are refused before their lines take more memory than the server has for them."""
+    small = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}\n'
+    with tempfile.TemporaryDirectory() as folder, \
+            service.Server(binary, "--memory", "64MiB", "--batch-size", 2, "--batches", folder) as server:
+        server_faults.expect(server.post(CHAT, {"messages": server_faults.HELLO, "max_tokens": 2}).status, 200)
+        before = server.metric("penstock:memory_used_bytes")
+        peak = Peak(server)
+        for what, content in (("a line of many numbers", b'{"custom_id": "a", "x": [' + b"0," * (7 << 20) + b"0]}\n"),
+                              ("a long line", b'{"custom_id": "a", "x": "' + b"a" * (15 << 20) + b'"}\n'),
+                              ("many lines", b"".join(small % number for number in range(540_000)))):
+            with report.check(f"a file for a batch with {what} is refused, and takes little memory"):
+                file = server_faults.upload(server, content).json()["id"]
+                batch = server.post("/v1/batches",
+                                    {"input_file_id": file, "endpoint": TEXT, "completion_window": "24h"}).json()
+                server.wait_until("it is refused", lambda b=batch: get(server, b)["errors"], seconds=300)
+                message = get(server, batch)["errors"]["data"][0]["message"]
+                assert "to be validated" in message and message.startswith(file), message
+                grown = peak.bytes() - before
+                print(f"  {grown / 2**20:.0f} MiB more")
+                assert grown < BODY_MEMORY, grown
+
+
 def large_schema(number):
     """A schema of 200 KB that no other equals, with texts that share nothing."""
     return {"type": "object", "properties": {f"p{number}_{i}": {"enum": [f"{number}-{i}-{j:05}" * 4 for j in range(20)]}
@@ -261,6 +284,7 @@ def main():
             check_errors(server, folder, report)
             assert server.is_alive(), server.messages()
     check_bodies(args.penstock, report)
+    check_batch_files(args.penstock, report)
     check_formats(args.penstock, report)
     report.end()
 

@@ -57,6 +57,10 @@ SamplingOverrides WithDefaults(const JobOptions& options) {
   return sampling;
 }
 
+InputChecks ChecksOf(const JobOptions& options) {
+  return {.shard = options.shard, .task = options.task, .max_bytes = options.max_input_bytes};
+}
+
 // The file of --stats.
 class StatsFile {
  public:
@@ -147,8 +151,7 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, const std::vector<
     return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
                    manifest_path);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(job.report,
-                            ValidateInput(job.inputs, WithDefaults(options), stop, options.shard, options.task));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop, ChecksOf(options)));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
   job.manifest.job_digest = JobDigest(job.manifest.job);
@@ -291,8 +294,7 @@ absl::StatusOr<ValidatedJob> ValidateJob(const JobOptions& options, const std::a
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, InputNames(options.input_paths));
   ValidatedJob job;
   PENSTOCK_ASSIGN_OR_RETURN(job.inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
-  PENSTOCK_ASSIGN_OR_RETURN(job.report,
-                            ValidateInput(job.inputs, WithDefaults(options), stop, options.shard, options.task));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop, ChecksOf(options)));
   return job;
 }
 

@@ -44,7 +44,8 @@ struct JobOptions {
   // The date that chat templates see, "2026-11-21"; empty: the day on which the job began.
   std::string date;
   JobTask task = JobTask::kAnswer;
-  std::optional<std::string> system;  // system message of chats and turns that have none
+  uint64_t max_input_bytes = InputChecks().max_bytes;  // that validating the input may take
+  std::optional<std::string> system;                   // system message of chats and turns that have none
   // From flags: they override the model's defaults, and a request's own fields override them.
   SamplingOverrides sampling;
   int64_t default_max_tokens = SamplingParams().max_tokens;  // the model's, where neither flags nor request say it

@@ -7,7 +7,6 @@
 #include <glob.h>
 #include <sys/stat.h>
 
-#include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/job/input/input_digest.h"
@@ -84,9 +83,12 @@ std::string LinePlace::Text() const {
 }
 std::string LinePlace::FullText() const { return fmt::format("{}: line {}", file, number); }
 
-InputReader::InputReader(const Inputs& inputs) : inputs_(inputs) { OpenFile(); }
+InputReader::InputReader(const Inputs& inputs, uint64_t max_line_bytes)
+    : inputs_(inputs), max_line_bytes_(max_line_bytes) {
+  OpenFile();
+}
 
-void InputReader::OpenFile() { reader_.emplace(file().fd(), file().name(), kMaxRequestLineBytes); }
+void InputReader::OpenFile() { reader_.emplace(file().fd(), file().name(), max_line_bytes_); }
 
 absl::StatusOr<bool> InputReader::Next(Line& line) {
   while (true) {

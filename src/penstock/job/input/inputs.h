@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "penstock/base/limits.h"
 #include "penstock/job/input/input_file.h"
 #include "penstock/job/input/line_reader.h"
 
@@ -51,7 +52,7 @@ struct LinePlace {
 class InputReader {
  public:
   // `inputs` must outlive the reader.
-  explicit InputReader(const Inputs& inputs);
+  explicit InputReader(const Inputs& inputs, uint64_t max_line_bytes = kMaxRequestLineBytes);
 
   // Reads the next line; false at the end of the last file. `line.number` counts the lines of all files.
   absl::StatusOr<bool> Next(Line& line);
@@ -65,6 +66,7 @@ class InputReader {
   void OpenFile();
 
   const Inputs& inputs_;
+  uint64_t max_line_bytes_;
   size_t file_idx_ = 0;
   std::optional<LineReader> reader_;
   int64_t first_number_ = 0;  // lines of the files before this one

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -100,10 +101,19 @@ void TakeNeeds(const InputReport& whole, InputReport& report) {
   report.all_need_tokenizer = num_good > 0 && num_chats + whole.num_texts == num_good;
 }
 
+constexpr uint64_t kParseBytesPerByte = 8;
+
 // Returns the most memory to read a line and to parse it.
-uint64_t BytesToParse(std::string_view line) {
-  constexpr uint64_t kBytesPerByte = 8;
-  return kBytesPerByte * line.size() + BytesOfValues(line);
+uint64_t BytesToParse(std::string_view line) { return kParseBytesPerByte * line.size() + BytesOfValues(line); }
+
+// Checks a line before it is parsed.
+absl::Status CheckFits(const Line& line, const LinePlace& place, uint64_t max_bytes) {
+  const uint64_t of_ids = static_cast<uint64_t>(line.number) * sizeof(IdHash);
+  const uint64_t of_line =
+      line.too_long ? kParseBytesPerByte * std::min(line.num_bytes, kMaxRequestLineBytes) : BytesToParse(line.text);
+  if (of_ids + of_line <= max_bytes) return absl::OkStatus();
+  return ResourceError("{}: the lines up to here take {} to be validated, and there are {} for that; cut the file",
+                       place.FullText(), FormatBytes(of_ids + of_line), FormatBytes(max_bytes));
 }
 
 // Returns the maximum number of tokens in a choice: each has at least one byte of a text.
@@ -358,19 +368,21 @@ void CheckLineTask(JobTask task, RequestLine& line) {
 }
 
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
-                                          const std::atomic<bool>& stop, const Shard& shard, JobTask task) {
+                                          const std::atomic<bool>& stop, const InputChecks& checks) {
+  const Shard& shard = checks.shard;
   InputReport report;
   report.shard = shard;
   InputReport whole;  // only its counters are used
   InputDigest digest;
   Beginnings beginnings;
   std::deque<IdHash> ids;  // a deque grows without copying
-  InputReader reader(inputs);
+  InputReader reader(inputs, std::min(kMaxRequestLineBytes, checks.max_bytes / kParseBytesPerByte));
   Line line;
   while (true) {
     if (stop.load()) return MakeError(Fault::kStopped, inputs.name() + ": stopped while validating the input");
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
     if (!more) break;
+    PENSTOCK_RETURN_IF_ERROR(CheckFits(line, reader.place(), checks.max_bytes));
     digest.Add(line);
     report.num_lines = line.number;
     if (!shard.is_whole()) report.of_shard.resize(static_cast<size_t>(line.number) + 1, false);
@@ -385,7 +397,7 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
       report.model_place = place;
     }
     CheckLineModel(report, request);
-    CheckLineTask(task, request);
+    CheckLineTask(checks.task, request);
     if (!line.too_long) CountParsing(line, place, report);
     if (shard.Has(whole.num_requests)) {
       if (!shard.is_whole()) report.of_shard[static_cast<size_t>(line.number)] = true;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -100,11 +101,18 @@ struct InputReport {
 // Returns the most memory that the values of a JSON text take, without their texts.
 uint64_t BytesOfValues(std::string_view text);
 
-// Validates the whole input, starting each line from the parameters in `sampling`, and counts the requests of `shard`.
-// kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
+struct InputChecks {
+  Shard shard = {};
+  JobTask task = JobTask::kAnswer;
+  // The memory that ids and the costliest line may take. The default suffices for every input.
+  uint64_t max_bytes = std::numeric_limits<uint64_t>::max();
+};
+
+// Validates the whole input, starting each line from the parameters in `sampling`, and counts the requests of the
+// shard. kInput when two lines have one id (naming both), kResources when the input needs more than max_bytes, kIo when
+// reading fails, kStopped when `stop` is set.
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
-                                          const std::atomic<bool>& stop, const Shard& shard = {},
-                                          JobTask task = JobTask::kAnswer);
+                                          const std::atomic<bool>& stop, const InputChecks& checks = {});
 
 // Returns the job in numbers; its texts have `bytes_per_token`.
 Workload WorkloadOf(const InputReport& report, double bytes_per_token);

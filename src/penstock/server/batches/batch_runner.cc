@@ -134,6 +134,7 @@ absl::StatusOr<JobSummary> BatchRunner::RunJobOf(const json::object& batch) {
   options.resume = true;
   options.drain_s = 0;  // what is under way runs again later
   options.quiet = true;
+  options.max_input_bytes = args_.memory_bytes;
   options.system = args_.system;
   options.sampling = args_.sampling;
   options.default_max_tokens = args_.service.engine().default_sampling().max_tokens;
