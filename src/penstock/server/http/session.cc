@@ -18,8 +18,8 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Tcp = asio::ip::tcp;
 
-constexpr size_t kBlockBytes = 16 << 10;  // of an upload or of a file; each connection may have one
-constexpr size_t kMaxPipelinedBytes = 64 << 10;
+constexpr size_t kBlockBytes = 16 << 10;          // of an upload or of a file; each connection may have one
+constexpr size_t kMaxPipelinedBytes = 4 << 10;    // of requests behind the one under way
 constexpr size_t kSmallResponseBytes = 16 << 10;  // is written in any case
 constexpr double kRestOfRequestS = 1;  // to read a request whose bytes are all there: a second end of file never comes
 
