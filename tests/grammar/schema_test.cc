@@ -98,8 +98,103 @@ TEST(SchemaTest, Combinations) {
   Check({R"({"anyOf": [{"type": "string"}, {"$ref": "#"}]})", {R"("a")"}, {"1"}});
 }
 
+TEST(SchemaTest, Opposites) {
+  Check({R"({"type": "string", "not": {"enum": ["a", "b\"", 1]}})",
+         {R"("c")", R"("aa")", R"("")"},
+         {R"("a")", R"("b\"")"}});
+  Check({R"({"not": {"const": true}, "type": ["boolean", "null"]})", {"false", "null"}, {"true"}});
+  Check({R"({"enum": [1, 2, "x", [1]], "not": {"enum": [2, "x"]}})", {"1"}, {"2", R"("x")"}});
+  Check({R"({"type": "integer", "not": {"enum": [3, 7.0]}, "minimum": 2, "maximum": 8})",
+         {"2", "4", "8"},
+         {"3", "7", "9"}});
+  Check({R"({"not": {"type": ["integer", "object", "array"]}})", {R"("a")", "null", "true"}, {"1", "1.5", "{}", "[]"}});
+  Check({R"({"not": {"not": {"type": "null"}}})", {"null"}, {"1"}});
+  Check({R"({"type": "object", "properties": {"a": {}, "b": {}}, "not": {"required": ["a", "b"]}})",
+         {"{}", R"({"a":1})", R"({"b":1})"},
+         {R"({"a":1,"b":1})"}});
+  Check(
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "not": {"properties": {"a": {"minimum": 5}}}})",
+       {R"({"a":4})", R"({"a":-4,"b":null})"},
+       {"{}", R"({"a":5})"}});
+  Check({R"({"not": {"anyOf": [{"type": "string", "maxLength": 2}, {"type": ["null", "number", "object", "array"]}]}})",
+         {R"("abc")", "true"},
+         {R"("ab")", "null"}});
+  Check({R"({"not": {"minItems": 2}, "items": {"type": "null"}})", {"[]", "[null]"}, {"[null,null]", "1"}});
+  EXPECT_EQ(SchemaFault(R"({"not": {}})"), "no text matches it");
+  EXPECT_EQ(SchemaFault(R"({"not": {"type": "string", "pattern": "a"}})"),
+            "#/not/pattern: the keyword is not supported in not or if");
+  EXPECT_EQ(SchemaFault(R"({"not": {"items": {"uniqueItems": true}}})"),
+            "#/not/items: the keyword is not supported in not or if");
+}
+
+TEST(SchemaTest, Conditions) {
+  Check({R"({"type": "object", "properties": {"kind": {"enum": ["card", "cash"]}, "number": {"type": "integer"}},
+             "required": ["kind"], "if": {"properties": {"kind": {"const": "card"}}}, "then": {"required": ["number"]},
+             "else": {"properties": {"number": false}}})",
+         {R"({"kind":"card","number":1})", R"({"kind":"cash"})"},
+         {R"({"kind":"card"})", R"({"kind":"cash","number":1})", "{}"}});
+  Check(
+      {R"({"type": "integer", "if": {"minimum": 10}, "then": {"multipleOf": 5, "maximum": 100}, "else": {"minimum": 0}})",
+       {"10", "15", "9", "0"},
+       {"11", "-1"}});
+  Check({R"({"type": "null", "if": {"type": "string", "pattern": "a"}})", {"null"}, {"1"}});
+  Check({R"({"type": "null", "then": false, "else": false})", {"null"}, {"1"}});
+  Check({R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "dependentRequired": {"a": ["b", "c"]}})",
+         {"{}", R"({"b":1})", R"({"a":1,"b":1,"c":1})"},
+         {R"({"a":1})", R"({"a":1,"b":1})"}});
+  Check(
+      {R"({"type": "object", "properties": {"a": {}, "b": {}}, "dependentSchemas": {"a": {"properties": {"b": {"type": "null"}}}}})",
+       {"{}", R"({"b":1})", R"({"a":1,"b":null})"},
+       {R"({"a":1,"b":1})"}});
+  // It recurs through a condition.
+  Check({R"({"type": ["array", "null"], "maxItems": 1, "if": {"type": "array"}, "then": {"items": {"$ref": "#"}}})",
+         {"null", "[]", "[[[null]]]"},
+         {"[1]", "[null,null]"}});
+}
+
+TEST(SchemaTest, ListsThatContain) {
+  Check({R"({"type": "array", "items": {"type": ["integer", "null"]}, "contains": {"const": 7}})",
+         {"[7]", "[1,7,null]", "[7,7]"},
+         {"[]", "[1]", R"(["a",7])"}});
+  Check(
+      {R"({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minContains": 2, "minItems": 2})",
+       {"[5,6]", "[1,5,1,9,2]"},
+       {"[5]", "[1,5,1]"}});
+  Check({R"({"type": "array", "items": {"type": "null"}, "contains": {"type": "string"}, "minContains": 0})",
+         {"[]"},
+         {"[1]"}});
+  EXPECT_EQ(SchemaFault(R"({"type": "array", "contains": {}, "maxContains": 2})"),
+            "#/contains: the keyword is not supported beside maxContains, maxItems, prefixItems or a larger minItems");
+}
+
+TEST(SchemaTest, WhatIsNotEvaluated) {
+  const char* const kRefusal = ": only false is supported, beside properties, items, allOf, anyOf and $ref";
+  Check({R"({"type": "object", "properties": {"a": {"type": "null"}}, "allOf": [{"$ref": "#/$defs/b"}],
+             "unevaluatedProperties": false, "$defs": {"b": {"properties": {"b": {"type": "null"}}}}})",
+         {"{}", R"({"a":null,"b":null})"},
+         {R"({"c":1})"}});
+  Check({R"({"type": "object", "required": ["a"], "properties": {"a": {}, "b": {}}, "unevaluatedProperties": false,
+             "anyOf": [{"properties": {"c": {"const": 1}}, "required": ["c"]}, {"required": ["b"]}]})",
+         {R"({"a":1,"c":1})", R"({"a":1,"b":1})"},
+         {R"({"a":1})", R"({"a":1,"c":2})"}});
+  Check({R"({"type": "object", "unevaluatedProperties": false})", {"{}"}, {R"({"a":1})"}});
+  EXPECT_EQ(SchemaFault(R"({"type": "object", "required": ["a"], "unevaluatedProperties": false})"),
+            "no text matches it");
+  Check({R"({"type": "array", "prefixItems": [{"type": "null"}], "unevaluatedItems": false})",
+         {"[]", "[null]"},
+         {"[null,1]"}});
+  EXPECT_EQ(SchemaFault(R"({"allOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": false}]})"),
+            fmt::format("#/allOf/1/unevaluatedProperties{}", kRefusal));
+  EXPECT_EQ(SchemaFault(R"({"type": "array", "contains": {"type": "string"}, "unevaluatedItems": false})"),
+            fmt::format("#/unevaluatedItems{}", kRefusal));
+  EXPECT_EQ(SchemaFault(R"({"properties": {"a": {}}, "unevaluatedProperties": {"type": "null"}})"),
+            fmt::format("#/unevaluatedProperties{}", kRefusal));
+  EXPECT_EQ(
+      SchemaFault(R"({"if": {"required": ["a"]}, "then": {"properties": {"a": {}}}, "unevaluatedProperties": false})"),
+      fmt::format("#/unevaluatedProperties{}", kRefusal));
+}
+
 TEST(SchemaTest, NamesWhatItCannotHonour) {
-  EXPECT_EQ(SchemaFault(R"({"properties": {"a": {"not": {}}}})"), "#/properties/a/not: the keyword is not supported");
   EXPECT_EQ(SchemaFault(R"({"items": {"uniqueItems": true}})"), "#/items/uniqueItems: the keyword is not supported");
   EXPECT_EQ(SchemaFault(R"({"colour": 1})"), "#/colour: the keyword is not supported");
   EXPECT_EQ(SchemaFault(R"({"type": "int"})"), "#/type: expected the name of a type, or a list of names");

@@ -48,6 +48,7 @@ absl::StatusOr<ExprId> SchemaCompiler::RefTo(const SchemaParts& parts) {
   Key key;
   for (const SchemaPart& part : *flat) key.push_back(part.key());
   std::ranges::sort(key);
+  if (HasSingleSource(*flat)) key.emplace_back(nullptr, false, false);
   const auto [found, is_new] = rules_.try_emplace(std::move(key), 0);
   if (is_new) {
     found->second = grammar_.AddRule((*flat)[0].path);
@@ -81,7 +82,8 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileAlternatives(const SchemaParts& pa
   const json::array& list = parts[part_idx].Find(keyword)->get_array();
   std::vector<SchemaPart> alternatives;
   for (size_t i = 0; i < list.size(); ++i) {
-    alternatives.push_back({.schema = &list[i], .path = fmt::format("{}/{}/{}", parts[part_idx].path, keyword, i)});
+    alternatives.push_back(
+        {.schema = &list[i], .path = fmt::format("{}/{}/{}", parts[part_idx].path, keyword, i), .is_derived = true});
   }
   std::vector<ExprId> choices;
   for (size_t i = 0; i < alternatives.size(); ++i) {
@@ -133,9 +135,11 @@ absl::StatusOr<bool> SchemaCompiler::IsValid(const SchemaParts& parts, const jso
     return is_valid;
   }
   if (type != kArray && type != kObject) return true;
-  constexpr std::string_view kOfArrays[] = {"items", "prefixItems", "minItems", "maxItems"};
-  constexpr std::string_view kOfObjects[] = {"properties", "patternProperties", "additionalProperties", "propertyNames",
-                                             "required",   "minProperties",     "maxProperties"};
+  constexpr std::string_view kOfArrays[] = {"items",    "prefixItems", "minItems",
+                                            "maxItems", "contains",    "unevaluatedItems"};
+  constexpr std::string_view kOfObjects[] = {
+      "properties", "patternProperties", "additionalProperties", "propertyNames",
+      "required",   "minProperties",     "maxProperties",        "unevaluatedProperties"};
   for (const std::string_view keyword : type == kArray ? std::span<const std::string_view>(kOfArrays) : kOfObjects) {
     for (const SchemaPart& part : parts) {
       if (part.Find(keyword) == nullptr) continue;
@@ -173,6 +177,10 @@ CountRange CountsOf(const SchemaParts& parts, std::string_view min_keyword, std:
 const SchemaPart& PartWith(const SchemaParts& parts, std::string_view keyword) {
   const auto found = std::ranges::find_if(parts, [&](const SchemaPart& part) { return part.Find(keyword) != nullptr; });
   return found == parts.end() ? parts[0] : *found;
+}
+
+bool HasSingleSource(const SchemaParts& parts) {
+  return std::ranges::count(parts, false, &SchemaPart::is_derived) == 1;
 }
 
 bool AcceptsText(const Dfa& dfa, std::string_view text) {

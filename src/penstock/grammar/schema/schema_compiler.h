@@ -73,6 +73,10 @@ class SchemaCompiler {
   // schema_objects.cc
   absl::StatusOr<ExprId> CompileObject(const SchemaParts& parts);
   absl::StatusOr<ExprId> CompileArray(const SchemaParts& parts);
+  // Returns the schemas of the i-th item.
+  static SchemaParts ItemParts(const SchemaParts& parts, int64_t i);
+  // Returns a list of which at least `min_count` items satisfy `contains` of the part.
+  absl::StatusOr<ExprId> CompileContains(const SchemaParts& parts, const SchemaPart& part, int64_t min_count);
   // Returns what the value of a member must satisfy; absent if the member is not allowed.
   absl::StatusOr<std::optional<SchemaParts>> MemberParts(const SchemaParts& parts, std::string_view name);
   absl::StatusOr<bool> MatchesPattern(const SchemaPart& part, std::string_view pattern, std::string_view name);
@@ -101,6 +105,8 @@ class SchemaCompiler {
 CountRange CountsOf(const SchemaParts& parts, std::string_view min_keyword, std::string_view max_keyword);
 // Returns the first part that has the keyword, or the first of all.
 const SchemaPart& PartWith(const SchemaParts& parts, std::string_view keyword);
+// Whether one of the parts asks for all others.
+bool HasSingleSource(const SchemaParts& parts);
 bool AcceptsText(const Dfa& dfa, std::string_view text);
 // The numbers that minimum, maximum and the exclusive ones allow.
 std::pair<std::optional<NumberBound>, std::optional<NumberBound>> BoundsOf(const SchemaParts& parts);

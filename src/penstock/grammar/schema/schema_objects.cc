@@ -7,6 +7,7 @@
 #include "penstock/base/status.h"
 #include "penstock/grammar/regex.h"
 #include "penstock/grammar/schema/schema_compiler.h"
+#include "penstock/grammar/schema/schema_rewrites.h"
 
 namespace penstock::grammar {
 namespace {
@@ -41,6 +42,29 @@ SchemaPart Child(const SchemaPart& part, const json::value& schema, std::string_
 bool IsOpen(const SchemaPart& part) {
   if (part.Find("additionalProperties") != nullptr || part.Find("patternProperties") != nullptr) return true;
   return part.Find("properties") == nullptr;
+}
+
+bool AnyHas(const SchemaParts& parts, std::string_view keyword) {
+  return std::ranges::any_of(parts, [&](const SchemaPart& part) { return part.Find(keyword) != nullptr; });
+}
+
+// Whether the parts forbid what none of them names, by unevaluatedProperties or unevaluatedItems. `rest` is the keyword
+// that names everything. The parts must be those that the keyword sees: its own schema, and what that asks for.
+absl::StatusOr<bool> ForbidsRest(const SchemaParts& parts, std::string_view keyword, std::string_view rest) {
+  bool forbids = false;
+  for (const SchemaPart& part : parts) {
+    const json::value* schema = part.Find(keyword);
+    if (schema == nullptr || *schema == json::value(true)) continue;
+    const bool sees_all =
+        HasSingleSource(parts) && !part.is_derived && !AnyHas(parts, "patternProperties") &&
+        !AnyHas(parts, "contains") &&
+        std::ranges::all_of(parts, [](const SchemaPart& other) { return RewrittenKeyword(other).empty(); });
+    if (!sees_all || *schema != json::value(false)) {
+      return SchemaError(part, keyword, "only false is supported, beside properties, items, allOf, anyOf and $ref");
+    }
+    forbids = !AnyHas(parts, rest);
+  }
+  return forbids;
 }
 
 }  // namespace
@@ -205,6 +229,8 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
     for (const json::value& name : list->get_array()) add_name(View(name.get_string()));
   }
   PENSTOCK_RETURN_IF_ERROR(work_.Spend(static_cast<int64_t>(names.size() * names.size()) / 8));
+  PENSTOCK_ASSIGN_OR_RETURN(const bool forbids_rest,
+                            ForbidsRest(parts, "unevaluatedProperties", "additionalProperties"));
   std::vector<Member> members;
   int64_t num_required = 0;
   for (const std::string& name : names) {
@@ -212,13 +238,16 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
     num_required += is_required ? 1 : 0;
     PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SchemaParts> of_member, MemberParts(parts, name));
     ExprId expr = grammar_.Never();
-    if (of_member.has_value()) {
+    if (of_member.has_value() && !(forbids_rest && of_member->empty())) {
       PENSTOCK_ASSIGN_OR_RETURN(const ExprId value, RefTo(*of_member));
       expr = grammar_.Sequence({json_.Quoted(name), json_.Colon(), value});
     }
     members.push_back({expr, is_required});
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const ExprId other, OtherMembers(parts, names));
+  ExprId other = grammar_.Never();
+  if (!forbids_rest) {
+    PENSTOCK_ASSIGN_OR_RETURN(other, OtherMembers(parts, names));
+  }
   const bool has_others = grammar_.expr(other).kind != Expr::Kind::kNever;
   CountRange counts = CountsOf(parts, "minProperties", "maxProperties");
   if (counts.min <= num_required) counts.min = 0;
@@ -233,9 +262,51 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
       grammar_.Members(std::move(members), json_.Comma(), other, clipped(counts.min), clipped(counts.max)));
 }
 
-absl::StatusOr<ExprId> SchemaCompiler::CompileArray(const SchemaParts& parts) {
+SchemaParts SchemaCompiler::ItemParts(const SchemaParts& parts, int64_t i) {
+  SchemaParts of_item;
+  for (const SchemaPart& part : parts) {
+    const json::value* prefix = part.Find("prefixItems");
+    const json::value* items = part.Find("items");
+    if (prefix != nullptr && i < std::ssize(prefix->get_array())) {
+      of_item.push_back(Child(part, prefix->get_array()[i], "prefixItems", std::to_string(i)));
+    } else if (items != nullptr) {
+      of_item.push_back(Child(part, *items, "items"));
+    }
+  }
+  return of_item;
+}
+
+absl::StatusOr<ExprId> SchemaCompiler::CompileContains(const SchemaParts& parts, const SchemaPart& part,
+                                                       int64_t min_count) {
   const CountRange counts = CountsOf(parts, "minItems", "maxItems");
-  if (counts.min > counts.max) return grammar_.Never();
+  const bool is_simple = counts.min <= min_count && counts.max == INT64_MAX && !AnyHas(parts, "prefixItems") &&
+                         part.Find("maxContains") == nullptr &&
+                         std::ranges::all_of(parts, [&](const SchemaPart& other) {
+                           return &other == &part || other.Find("contains") == nullptr;
+                         });
+  if (!is_simple || min_count > kMaxPrefix) {
+    return SchemaError(part, "contains",
+                       "the keyword is not supported beside maxContains, maxItems, prefixItems or a larger minItems");
+  }
+  SchemaParts of_item = ItemParts(parts, 0);
+  PENSTOCK_ASSIGN_OR_RETURN(const ExprId any, RefTo(of_item));
+  of_item.push_back(Child(part, *part.Find("contains"), "contains"));
+  PENSTOCK_ASSIGN_OR_RETURN(const ExprId wanted, RefTo(of_item));
+  const ExprId before = grammar_.Repeat(grammar_.Sequence({any, json_.Comma()}), 0, kUnbounded);
+  const ExprId after = grammar_.Repeat(grammar_.Sequence({json_.Comma(), any}), 0, kUnbounded);
+  const auto num_more = static_cast<int32_t>(min_count - 1);
+  const ExprId more = grammar_.Repeat(grammar_.Sequence({json_.Comma(), before, wanted}), num_more, num_more);
+  return json_.InBrackets(grammar_.Sequence({before, wanted, more, after}));
+}
+
+absl::StatusOr<ExprId> SchemaCompiler::CompileArray(const SchemaParts& parts) {
+  PENSTOCK_ASSIGN_OR_RETURN(const bool forbids_rest, ForbidsRest(parts, "unevaluatedItems", "items"));
+  for (const SchemaPart& part : parts) {
+    if (part.Find("contains") == nullptr) continue;
+    const int64_t min_count = part.Find("minContains") == nullptr ? 1 : CountsOf({part}, "minContains", "").min;
+    if (min_count > 0 || part.Find("maxContains") != nullptr) return CompileContains(parts, part, min_count);
+  }
+  CountRange counts = CountsOf(parts, "minItems", "maxItems");
   int64_t num_prefix = 0;
   for (const SchemaPart& part : parts) {
     const json::value* prefix = part.Find("prefixItems");
@@ -244,19 +315,9 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileArray(const SchemaParts& parts) {
   if (num_prefix > kMaxPrefix) {
     return SchemaError(PartWith(parts, "prefixItems"), "prefixItems", fmt::format("more than {} items", kMaxPrefix));
   }
-  const auto item_at = [&](int64_t i) {
-    SchemaParts of_item;
-    for (const SchemaPart& part : parts) {
-      const json::value* prefix = part.Find("prefixItems");
-      const json::value* items = part.Find("items");
-      if (prefix != nullptr && i < std::ssize(prefix->get_array())) {
-        of_item.push_back(Child(part, prefix->get_array()[i], "prefixItems", std::to_string(i)));
-      } else if (items != nullptr) {
-        of_item.push_back(Child(part, *items, "items"));
-      }
-    }
-    return RefTo(of_item);
-  };
+  if (forbids_rest) counts.max = std::min(counts.max, num_prefix);
+  if (counts.min > counts.max) return grammar_.Never();
+  const auto item_at = [&](int64_t i) { return RefTo(ItemParts(parts, i)); };
   const auto left = [](int64_t count, int64_t taken) {
     return count == INT64_MAX ? kUnbounded
                               : static_cast<int32_t>(std::clamp<int64_t>(count - taken, 0, kMaxGrammarRepeat));

@@ -8,6 +8,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/grammar/schema/schema_rewrites.h"
 
 namespace penstock::grammar {
 namespace {
@@ -15,18 +16,31 @@ namespace {
 constexpr size_t kMaxParts = 1024;  // schemas that hold together
 
 // The values that a keyword may have.
-enum class Shape : uint8_t { kAny, kSchema, kSchemas, kSchemaMap, kCount, kNumber, kString, kStrings, kBool };
+enum class Shape : uint8_t {
+  kDescription,
+  kAny,
+  kTypes,
+  kList,
+  kSchema,
+  kSchemas,
+  kSchemaMap,
+  kCount,
+  kNumber,
+  kString,
+  kStrings,
+  kStringsMap,
+  kBool
+};
 
 struct Keyword {
   std::string_view name;
-  Shape shape = Shape::kAny;
+  Shape shape = Shape::kDescription;
 };
 
-// Keywords that only describe have the shape kAny.
 constexpr Keyword kKeywords[] = {
-    {"type"},
-    {"enum"},
-    {"const"},
+    {"type", Shape::kTypes},
+    {"enum", Shape::kList},
+    {"const", Shape::kAny},
     {"properties", Shape::kSchemaMap},
     {"patternProperties", Shape::kSchemaMap},
     {"additionalProperties", Shape::kSchema},
@@ -50,6 +64,17 @@ constexpr Keyword kKeywords[] = {
     {"anyOf", Shape::kSchemas},
     {"oneOf", Shape::kSchemas},
     {"allOf", Shape::kSchemas},
+    {"not", Shape::kSchema},
+    {"if", Shape::kSchema},
+    {"then", Shape::kSchema},
+    {"else", Shape::kSchema},
+    {"dependentRequired", Shape::kStringsMap},
+    {"dependentSchemas", Shape::kSchemaMap},
+    {"contains", Shape::kSchema},
+    {"minContains", Shape::kCount},
+    {"maxContains", Shape::kCount},
+    {"unevaluatedProperties", Shape::kSchema},
+    {"unevaluatedItems", Shape::kSchema},
     {"$ref", Shape::kString},
     {"$defs", Shape::kSchemaMap},
     {"definitions", Shape::kSchemaMap},
@@ -85,7 +110,10 @@ bool IsCount(const json::value& value) {
 
 bool HasShape(const json::value& value, Shape shape) {
   switch (shape) {
-    case Shape::kAny: return true;
+    case Shape::kDescription:
+    case Shape::kAny:
+    case Shape::kTypes: return true;
+    case Shape::kList: return value.is_array();
     case Shape::kSchema: return IsSchema(value);
     case Shape::kSchemas: return value.is_array() && std::ranges::all_of(value.get_array(), IsSchema);
     case Shape::kSchemaMap:
@@ -95,6 +123,9 @@ bool HasShape(const json::value& value, Shape shape) {
     case Shape::kNumber: return value.is_number();
     case Shape::kString: return value.is_string();
     case Shape::kStrings: return IsStrings(value);
+    case Shape::kStringsMap:
+      return value.is_object() &&
+             std::ranges::all_of(value.get_object(), [](const auto& member) { return IsStrings(member.value()); });
     case Shape::kBool: return value.is_bool();
   }
   return false;
@@ -109,6 +140,8 @@ std::string_view ShapeName(Shape shape) {
     case Shape::kNumber: return "a number";
     case Shape::kString: return "a string";
     case Shape::kStrings: return "a list of strings";
+    case Shape::kStringsMap: return "an object of lists of strings";
+    case Shape::kList: return "a list";
     default: return "a boolean";
   }
 }
@@ -135,28 +168,6 @@ absl::Status CheckType(const SchemaPart& part, const json::value& value) {
   const bool is_list = value.is_array();
   const bool is_valid = is_list ? std::ranges::all_of(value.get_array(), TypeNamed) : TypeNamed(value) != 0;
   return is_valid ? absl::OkStatus() : SchemaError(part, "type", "expected the name of a type, or a list of names");
-}
-
-absl::Status CheckKeywords(const SchemaPart& part, bool is_root) {
-  for (const auto& [key, value] : part.object()) {
-    const std::string_view name(key.data(), key.size());
-    const auto* const keyword = std::ranges::find(kKeywords, name, &Keyword::name);
-    if (keyword == std::end(kKeywords)) {
-      if (name.starts_with("x-")) continue;
-      return SchemaError(part, name, "the keyword is not supported");
-    }
-    if (!HasShape(value, keyword->shape)) {
-      return SchemaError(part, name,
-                         fmt::format("expected {}, found {}", ShapeName(keyword->shape), JsonTypeName(value)));
-    }
-    if (name == "$id" && !is_root) return SchemaError(part, name, "the keyword is only supported at the root");
-    if (name == "uniqueItems" && value.get_bool()) return SchemaError(part, name, "the keyword is not supported");
-    if (name == "type") PENSTOCK_RETURN_IF_ERROR(CheckType(part, value));
-    if (name == "enum" && !value.is_array()) return SchemaError(part, name, "expected a list");
-    const bool is_empty_list = keyword->shape == Shape::kSchemas && value.get_array().empty();
-    if (is_empty_list && name != "prefixItems") return SchemaError(part, name, "expected at least one schema");
-  }
-  return absl::OkStatus();
 }
 
 // Decodes a part of a JSON pointer in a URI: "a~1b%20c" is "a/b c".
@@ -196,6 +207,35 @@ const json::value* ChildOf(const json::value& parent, const std::string& key) {
 }  // namespace
 
 std::string Below(std::string_view path, std::string_view key) { return fmt::format("{}/{}", path, Excerpt(key, 64)); }
+
+bool IsDescription(std::string_view keyword) {
+  const auto* const found = std::ranges::find(kKeywords, keyword, &Keyword::name);
+  if (found == std::end(kKeywords)) return keyword.starts_with("x-");
+  return found->shape == Shape::kDescription || keyword == "$defs" || keyword == "definitions";
+}
+
+std::span<const std::pair<std::string_view, TypeSet>> TypeNames() { return kTypeNames; }
+
+absl::Status CheckKeywords(const SchemaPart& part, bool is_root) {
+  for (const auto& [key, value] : part.object()) {
+    const std::string_view name(key.data(), key.size());
+    const auto* const keyword = std::ranges::find(kKeywords, name, &Keyword::name);
+    if (keyword == std::end(kKeywords)) {
+      if (name.starts_with("x-")) continue;
+      return SchemaError(part, name, "the keyword is not supported");
+    }
+    if (!HasShape(value, keyword->shape)) {
+      return SchemaError(part, name,
+                         fmt::format("expected {}, found {}", ShapeName(keyword->shape), JsonTypeName(value)));
+    }
+    if (name == "$id" && !is_root) return SchemaError(part, name, "the keyword is only supported at the root");
+    if (name == "uniqueItems" && value.get_bool()) return SchemaError(part, name, "the keyword is not supported");
+    if (name == "type") PENSTOCK_RETURN_IF_ERROR(CheckType(part, value));
+    const bool is_empty_list = keyword->shape == Shape::kSchemas && value.get_array().empty();
+    if (is_empty_list && name != "prefixItems") return SchemaError(part, name, "expected at least one schema");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status SchemaError(const SchemaPart& part, std::string_view keyword, std::string_view message) {
   return InputError("{}: {}", Below(part.path, keyword), message);
@@ -246,10 +286,22 @@ absl::StatusOr<SchemaPart> SchemaReader::Resolve(const SchemaPart& from) const {
     rest.remove_prefix(end);
   }
   if (!IsSchema(*at)) return refuse("it refers to something that is no schema");
-  return SchemaPart{.schema = at, .path = std::string(ref)};
+  return SchemaPart{.schema = at, .path = std::string(ref), .is_derived = true};
 }
 
-absl::StatusOr<std::optional<SchemaParts>> SchemaReader::Flatten(const SchemaParts& parts) const {
+absl::StatusOr<SchemaPart> SchemaReader::Rewrite(const SchemaPart& part, std::string_view keyword) {
+  std::unique_ptr<const json::value>& known = rewritten_[part.schema];
+  if (known == nullptr) {
+    constexpr uint64_t kMaxBytes = 256 << 10;  // of all
+    PENSTOCK_ASSIGN_OR_RETURN(json::value rewritten, Rewritten(part));
+    num_rewritten_bytes_ += json::serialize(rewritten).size();
+    if (num_rewritten_bytes_ > kMaxBytes) return SchemaError(part, keyword, "the schemas beside it are too long");
+    known = std::make_unique<const json::value>(std::move(rewritten));
+  }
+  return SchemaPart{.schema = known.get(), .path = Below(part.path, keyword), .is_derived = true};
+}
+
+absl::StatusOr<std::optional<SchemaParts>> SchemaReader::Flatten(const SchemaParts& parts) {
   SchemaParts queue = parts, flat;
   for (size_t i = 0; i < queue.size(); ++i) {
     const SchemaPart part = queue[i];
@@ -271,9 +323,13 @@ absl::StatusOr<std::optional<SchemaParts>> SchemaReader::Flatten(const SchemaPar
     if (part.Find("$ref") != nullptr) {
       PENSTOCK_ASSIGN_OR_RETURN(queue.emplace_back(), Resolve(part));
     }
+    if (const std::string_view keyword = RewrittenKeyword(part); !keyword.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(queue.emplace_back(), Rewrite(part, keyword));
+    }
     if (const json::value* all = part.Find("allOf"); all != nullptr) {
       for (size_t k = 0; k < all->get_array().size(); ++k) {
-        queue.push_back({.schema = &all->get_array()[k], .path = fmt::format("{}/allOf/{}", part.path, k)});
+        queue.push_back(
+            {.schema = &all->get_array()[k], .path = fmt::format("{}/allOf/{}", part.path, k), .is_derived = true});
       }
     }
   }
@@ -310,7 +366,7 @@ std::optional<std::vector<const json::value*>> SchemaReader::ValuesOf(const Sche
   return values;
 }
 
-absl::StatusOr<bool> SchemaReader::AreDisjoint(const SchemaPart& a, const SchemaPart& b, int depth) const {
+absl::StatusOr<bool> SchemaReader::AreDisjoint(const SchemaPart& a, const SchemaPart& b, int depth) {
   constexpr int kMaxDepth = 4;
   if (depth > kMaxDepth) return false;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SchemaParts> flat_a, Flatten({a}));

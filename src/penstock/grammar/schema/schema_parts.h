@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,7 +24,8 @@ struct SchemaPart {
   // Alternatives that have been chosen already; what is left of the schema must hold beside them.
   bool without_any_of = false;
   bool without_one_of = false;
-  bool is_flat = false;  // what it refers to, and its allOf, are parts of their own
+  bool is_flat = false;     // what it refers to, and its allOf, are parts of their own
+  bool is_derived = false;  // another part asks for it
 
   auto key() const { return std::tuple(schema, without_any_of, without_one_of); }
   const json::object& object() const { return schema->get_object(); }
@@ -45,21 +50,32 @@ class SchemaReader {
  public:
   explicit SchemaReader(const json::value& root) : root_(root) {}
 
-  // Replaces references by what they refer to, and allOf by its parts. Absent: nothing is valid. All keywords of the
-  // parts are known, and the values of those that matter have the right types.
-  absl::StatusOr<std::optional<SchemaParts>> Flatten(const SchemaParts& parts) const;
+  // Replaces references by what they refer to, and allOf by its parts. Adds what rewritten keywords ask for. Absent:
+  // nothing is valid. All keywords of the parts are known, and the values of those that matter have the right types.
+  absl::StatusOr<std::optional<SchemaParts>> Flatten(const SchemaParts& parts);
   // Returns the types that all parts allow.
   static TypeSet TypesOf(const SchemaParts& parts);
   // Returns the values that enum or const of the parts allow; absent if no part has them.
   static std::optional<std::vector<const json::value*>> ValuesOf(const SchemaParts& parts);
   // Whether no value is valid under both, for certain.
-  absl::StatusOr<bool> AreDisjoint(const SchemaPart& a, const SchemaPart& b, int depth) const;
+  absl::StatusOr<bool> AreDisjoint(const SchemaPart& a, const SchemaPart& b, int depth);
 
  private:
   absl::StatusOr<SchemaPart> Resolve(const SchemaPart& from) const;
+  // Returns the rest of a part whose keyword is rewritten.
+  absl::StatusOr<SchemaPart> Rewrite(const SchemaPart& part, std::string_view keyword);
 
   const json::value& root_;
+  std::map<const json::value*, std::unique_ptr<const json::value>> rewritten_;  // by the schema that has the keyword
+  uint64_t num_rewritten_bytes_ = 0;
 };
+
+// Checks the names of a schema's keywords, and the types of their values.
+absl::Status CheckKeywords(const SchemaPart& part, bool is_root);
+// Whether a keyword asks for nothing.
+bool IsDescription(std::string_view keyword);
+// Returns the names of types and what they stand for.
+std::span<const std::pair<std::string_view, TypeSet>> TypeNames();
 
 // Returns the path of a part of a schema: "#/properties/name".
 std::string Below(std::string_view path, std::string_view key);

@@ -5,6 +5,7 @@
 #include "penstock/base/status.h"
 #include "penstock/grammar/regex.h"
 #include "penstock/grammar/schema/schema_compiler.h"
+#include "penstock/grammar/schema/schema_rewrites.h"
 
 namespace penstock::grammar {
 namespace {
@@ -114,6 +115,12 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
       PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "format", pattern, false));
       PENSTOCK_RETURN_IF_ERROR(restrict_to(dfa));
     }
+    if (const json::array* excluded = ExcludedTexts(part); excluded != nullptr) {
+      std::vector<std::string> texts;
+      for (const json::value& text : *excluded) texts.emplace_back(View(text.get_string()));
+      PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, OtherNames(texts));
+      PENSTOCK_RETURN_IF_ERROR(restrict_to(dfa));
+    }
   }
   const CountRange lengths = CountsOf(parts, "minLength", "maxLength");
   if (all.has_all || (lengths.min == 0 && lengths.max == INT64_MAX)) return all;
@@ -138,9 +145,10 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
 }
 
 absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
-  const bool is_restricted = allowed_text_ != nullptr || std::ranges::any_of(parts, [](const SchemaPart& part) {
-                               return part.Find("pattern") != nullptr || part.Find("format") != nullptr;
-                             });
+  const bool is_restricted =
+      allowed_text_ != nullptr || std::ranges::any_of(parts, [](const SchemaPart& part) {
+        return part.Find("pattern") != nullptr || part.Find("format") != nullptr || ExcludedTexts(part) != nullptr;
+      });
   const CountRange lengths = CountsOf(parts, "minLength", "maxLength");
   if (!is_restricted) {
     if (lengths.min > lengths.max) return grammar_.Never();
@@ -153,8 +161,8 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
   // One simple pattern can be copied as it is, and may then count far.
   const bool has_lengths = lengths.min > 0 || lengths.max != INT64_MAX;
   const SchemaPart& part = PartWith(parts, "pattern");
-  const bool is_single =
-      allowed_text_ == nullptr && parts.size() == 1 && !has_lengths && part.Find("format") == nullptr;
+  const bool is_single = allowed_text_ == nullptr && parts.size() == 1 && !has_lengths &&
+                         part.Find("format") == nullptr && part.Find("pattern") != nullptr;
   if (is_single) {
     const absl::StatusOr<ExprId> expr =
         ParseRegex(View(part.Find("pattern")->get_string()), RegexMatch::kSearch, spelling_, grammar_);
