@@ -228,7 +228,7 @@ def size_rows():
             ("turns empty", {"prompt": None, "turns": []}, "turns"),
             ("turn number", {"prompt": None, "turns": [7]}, "turns"),
             ("turn empty", {"prompt": None, "turns": [""]}, "turns"),
-            ("schema", {"guided_json": {"not": {}}}, "#/not: the keyword is not supported"),
+            ("schema", {"guided_json": {"uniqueItems": True}}, "#/uniqueItems: the keyword is not supported"),
             ("regex", {"guided_regex": "(?=a)"}, "look-around"),
             ("grammar", {"grammar": "root ::= root"}, "no text matches"),
             ("nested grammar", {"grammar": "root ::= " + "(" * 60000 + "a" + ")" * 60000}, "more than the limit"),
