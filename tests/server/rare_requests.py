@@ -5,6 +5,7 @@ Usage: rare_requests.py --penstock PROGRAM
 """
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import pathlib
 import re
@@ -18,6 +19,7 @@ import service
 CHAT, TEXT = server_faults.CHAT, server_faults.TEXT
 NAME = "another/name"
 BODY_MEMORY = 32 << 20  # of 2 MiB of bodies and their JSON, and what allocators keep
+CLIENTS_MEMORY = 64 << 20
 FORMAT_MEMORY = 112 << 20  # beside the budget: one format that is compiled (64 MiB), and what allocators keep
 
 
@@ -198,6 +200,29 @@ def check_bodies(binary, report):
             server_faults.expect(server.post("/v1/responses", {**bodies[0], "max_output_tokens": 1}).status, 200)
 
 
+def check_many_clients(binary, report):
+    """A thousand clients ask, do not read, and send their next requests at once."""
+    ask = server_faults.post(TEXT, {"prompt": "Once", "max_tokens": 2000, **server_faults.ENDLESS})
+    more = server_faults.head("GET", "/v1/models?" + "a" * 4000).encode() * 32
+    with service.Server(binary, "--memory", "64MiB", "--batch-size", 2, "--max-waiting", 1000) as server, \
+            contextlib.ExitStack() as stack:
+        server_faults.expect(server.post(TEXT, {"prompt": "Once", "max_tokens": 2}).status, 200)
+        before = server.metric("penstock:memory_used_bytes")
+        peak = Peak(server)
+        with report.check("1,000 clients with 128 KiB of requests behind one that waits take little memory"):
+            for _ in range(1000):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+                client.sendall(ask)
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    client.send(more)
+            server.wait_until("all wait", lambda: server.metric("vllm:num_requests_running") +
+                              server.metric("vllm:num_requests_waiting") >= 1000, seconds=300)
+            grown = peak.bytes() - before
+            print(f"  {grown / 2**20:.0f} MiB more")
+            assert grown < CLIENTS_MEMORY, grown
+
+
 def check_batch_files(binary, report):
     """Files for batches are refused before their lines take more memory than the server has for them."""
     small = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}\n'
@@ -284,6 +309,7 @@ def main():
             check_errors(server, folder, report)
             assert server.is_alive(), server.messages()
     check_bodies(args.penstock, report)
+    check_many_clients(args.penstock, report)
     check_batch_files(args.penstock, report)
     check_formats(args.penstock, report)
     report.end()
