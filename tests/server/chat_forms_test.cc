@@ -121,6 +121,14 @@ TEST(ChatForms, ResponsesAskForLogProbabilitiesInTwoWays) {
               testing::Not(HasSubstr("logprobs")));
 }
 
+TEST(ChatForms, FieldsOfChatsAreTakenOver) {
+  EXPECT_EQ(Responses(R"({"input":"x","top_k":4,"logit_bias":{"1":2},"n":1,"user":"u","store":false,"suffix":null})"),
+            R"({"messages":[{"role":"user","content":"x"}],"top_k":4,"logit_bias":{"1":2},"n":1,"user":"u"})");
+  EXPECT_THAT(Responses(R"({"input":"x","n":2})"), HasSubstr("n: is not supported here"));
+  EXPECT_EQ(Messages(R"({"messages":[],"min_p":0.5,"metadata":{}})"), R"({"messages":[],"min_p":5E-1})");
+  EXPECT_THAT(Messages(R"({"messages":[],"logprobs":true})"), HasSubstr("logprobs: is not supported here"));
+}
+
 TEST(ChatForms, WhatResponsesCannotHonourIsNamed) {
   EXPECT_THAT(Responses(R"({"input":"x","previous_response_id":"r"})"), HasSubstr("previous_response_id: is not"));
   EXPECT_THAT(Responses(R"({"input":"x","store":true})"), HasSubstr("store: responses are not stored"));

@@ -130,6 +130,19 @@ void AddIgnored(std::string_view name, std::string& ignored) {
   ignored += (ignored.empty() ? "" : ", ") + std::string(name);
 }
 
+void CopyOtherFields(FieldReader& fields, const json::object& body, std::span<const std::string_view> own,
+                     std::span<const std::string_view> refused, json::object& chat) {
+  for (const auto& [key, value] : body) {
+    const std::string_view name(key.data(), key.size());
+    if (value.is_null() || std::ranges::find(own, name) != own.end() || chat.contains(key)) continue;
+    const bool is_one = name == "n" && value == json::value(1);
+    if (!is_one && std::ranges::find(refused, name) != refused.end()) {
+      fields.Fail("unsupported", name, "is not supported here; leave it out");
+    }
+    chat[key] = value;
+  }
+}
+
 absl::StatusOr<json::object> ParseBody(const std::string& body) {
   PENSTOCK_ASSIGN_OR_RETURN(json::value value, ParseJson(body, Fault::kInput));
   if (!value.is_object()) return InputError("expected a JSON object, found {}", JsonTypeName(value));

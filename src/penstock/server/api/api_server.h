@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -139,6 +140,10 @@ class ApiServer : public RequestHandler {
 HttpHeaders IgnoredHeader(const std::string& ignored);
 // Adds a name to a list with commas.
 void AddIgnored(std::string_view name, std::string& ignored);
+// Copies the fields that another API than chats does not name itself. So they are honoured or refused as those of
+// chats; `refused` are those that its responses cannot show.
+void CopyOtherFields(FieldReader& fields, const json::object& body, std::span<const std::string_view> own,
+                     std::span<const std::string_view> refused, json::object& chat);
 // Parses a body that must be a JSON object.
 absl::StatusOr<json::object> ParseBody(const std::string& body);
 

@@ -418,6 +418,11 @@ json::object ChatOfMessages(const json::object& body, std::optional<LineError>& 
     if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; leave it out");
   }
   if (fields.Find("context_management") != nullptr) AddIgnored("context_management", ignored);
+  constexpr std::string_view kOwn[] = {"system",        "tools",          "tool_choice", "thinking",
+                                       "output_format", "output_config",  "container",   "context_management",
+                                       "metadata",      "stop_sequences", "stream",      "mcp_servers"};
+  constexpr std::string_view kRefused[] = {"n", "logprobs", "top_logprobs", "prompt_logprobs"};
+  CopyOtherFields(fields, body, kOwn, kRefused, chat);
   if (!error.has_value()) error = fields.error();
   return chat;
 }

@@ -459,6 +459,12 @@ json::object ChatOfResponses(const json::object& body, std::optional<LineError>&
   if (const std::optional<bool> parallel = fields.Bool("parallel_tool_calls")) chat["parallel_tool_calls"] = *parallel;
   AddReasoning(fields, chat);
   RefuseFields(fields);
+  constexpr std::string_view kOwn[] = {"input",          "instructions", "max_output_tokens", "top_logprobs",
+                                       "include",        "text",         "reasoning",         "stream",
+                                       "stream_options", "prompt",       "max_tool_calls",    "store",
+                                       "background",     "metadata",     "truncation"};
+  constexpr std::string_view kRefused[] = {"n", "prompt_logprobs"};
+  CopyOtherFields(fields, body, kOwn, kRefused, chat);
   if (!error.has_value()) error = fields.error();
   return chat;
 }
