@@ -561,6 +561,21 @@ TEST_F(JobTest, ValidateCounts) {
   EXPECT_FALSE(std::filesystem::exists(options_.output_path));
 }
 
+TEST_F(JobTest, ValidatingTakesNoMoreMemoryThanItMay) {
+  options_.max_input_bytes = 4096;
+  const std::vector<std::string> texts = {"in.jsonl: line 2", "4.00 KiB", "cut the file"};
+  for (const std::string& line : {R"({"id": "b", "prompt": ")" + std::string(600, 'x') + R"("})",
+                                  R"({"id": "b", "prompt": "x", "y": [)" + std::string(60, ',') + "]}"}) {
+    WriteInput(ManyRequests(1) + line + "\n");
+    ExpectFault(Fault::kResources, texts);
+  }
+  WriteInput(ManyRequests(1) + std::string(400, '\n'));
+  ExpectFault(Fault::kResources, {"in.jsonl: line 257", "4.00 KiB"});
+  EXPECT_FALSE(std::filesystem::exists(options_.output_path));
+  WriteInput(ManyRequests(2));
+  EXPECT_TRUE(Run().ok());
+}
+
 TEST_F(JobTest, StatsHaveTheirKeys) {
   WriteInput(ManyRequests(10));
   options_.stats_path = dir_ + "/stats.json";
