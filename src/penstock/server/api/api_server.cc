@@ -535,8 +535,10 @@ uint64_t ApiServer::HeldBytes(const Answering::Args& args) {
   for (const PromptWork& prompt : args.prompts) {
     const SamplingParams& sampling = prompt.engine_request.sampling;
     uint64_t of_answer = sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]);
-    for (const auto& word : sampling.bad_words) of_answer += sizeof(word) + word.size() * sizeof(TokenId);
-    for (const std::string& stop : sampling.stop) of_answer += sizeof(stop) + stop.size();
+    for (const auto& word : sampling.bad_words) {
+      of_answer += sizeof(std::vector<TokenId>) + word.size() * sizeof(TokenId);
+    }
+    for (const std::string& stop : sampling.stop) of_answer += sizeof(std::string) + stop.size();
     num_bytes += prompt.request.prompt.size() + static_cast<uint64_t>(prompt.request.num_answers) * of_answer;
   }
   return num_bytes;
