@@ -38,6 +38,47 @@ TEST(GeneratedRouting, DependsOnSeedStepLayerAndRowAlone) {
   EXPECT_NE(Copy(routing.Choices(1, 0, 50)), all);
 }
 
+TEST(GeneratedRouting, SharedDrawsAreThoseOfALoneRouting) {
+  const RoutingSpec typical = TypicalRouting();
+  RoutingSpec of_other_rank = typical;
+  of_other_rank.first_row = 1000;
+  DrawnChoices drawn;
+  for (const RoutingSpec& spec : {typical, of_other_rank}) {
+    // The second routing asks for rows that the first one has drawn, for more rows of a step, and for rows behind a
+    // gap.
+    GeneratedRouting alone(16, 3, spec), first(16, 3, spec, {}, &drawn), second(16, 3, spec, {}, &drawn);
+    for (int step = 0; step < 3; ++step) {
+      for (const int64_t layer_idx : {0, 1}) {
+        EXPECT_EQ(Copy(first.Choices(layer_idx, 0, 20)), Copy(alone.Choices(layer_idx, 0, 20)));
+        EXPECT_EQ(Copy(second.Choices(layer_idx, 5, 30)), Copy(alone.Choices(layer_idx, 5, 30)));
+        EXPECT_EQ(Copy(second.Choices(layer_idx, 50, 2)), Copy(alone.Choices(layer_idx, 50, 2)));
+        EXPECT_EQ(Copy(first.Choices(layer_idx, 0, 60)), Copy(alone.Choices(layer_idx, 0, 60)));
+      }
+      for (GeneratedRouting* routing : {&alone, &first, &second}) routing->NextStep();
+    }
+  }
+}
+
+TEST(GeneratedRouting, DrawsWithoutRoomAreNotKept) {
+  DrawnChoices full;
+  while (full.Reserve(1 << 20)) {
+  }
+  const RoutingSpec spec = TypicalRouting();
+  GeneratedRouting alone(16, 3, spec), shared(16, 3, spec, {}, &full);
+  EXPECT_EQ(Copy(shared.Choices(1, 4, 20)), Copy(alone.Choices(1, 4, 20)));
+  EXPECT_TRUE(full.RowsOf(0, 0, 1).experts.empty());
+}
+
+TEST(GeneratedRouting, RowsThatChooseAllExpertsNeedNoDraws) {
+  // A draw would hardly ever find the last expert.
+  GeneratedRouting routing(7, 7, {.skew = 40, .repeat = 0.1, .follow = 0.4});
+  const std::vector<int32_t> choices = Copy(routing.Choices(3, 0, 100'000));
+  for (size_t row = 0; row < 100'000; ++row) {
+    const auto begin = choices.begin() + static_cast<int64_t>(row) * 7;
+    ASSERT_THAT(std::vector<int32_t>(begin, begin + 7), testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5, 6));
+  }
+}
+
 TEST(GeneratedRouting, FollowsTheCountsOfARecordedRun) {
   GeneratedRouting routing(4, 1, {.seed = 3, .counts = {{0, 3000, 6000, 1000}, {5000, 5000, 0, 0}}}, {1, 4});
   for (const auto& [layer_idx, expected] :

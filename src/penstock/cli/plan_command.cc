@@ -63,8 +63,8 @@ struct WhatIf {
 
 class WhatIfs {
  public:
-  WhatIfs(const Described& described, const std::string& config_path, const PolicyChoice& best)
-      : described_(described), config_path_(config_path), best_(best) {}
+  WhatIfs(const Described& described, const std::string& config_path, const PolicyChoice& best, DrawnChoices& drawn)
+      : described_(described), config_path_(config_path), best_(best), drawn_(drawn) {}
 
   std::vector<WhatIf> Run() {
     Hardware hardware = described_.hardware;
@@ -105,7 +105,7 @@ class WhatIfs {
   // Tries another machine of the same kind. A machine that is alone gets an ordinary network.
   void TryRank() {
     Hardware hardware = described_.hardware;
-    if (++hardware.num_ranks > described_.model.config().num_experts) return;
+    if (++hardware.num_ranks > described_.model.config().num_stored_experts()) return;
     std::string change = "another machine like this";
     if (hardware.FindLink(kRankLink) == nullptr) {
       const absl::StatusOr<Link> network = NetworkPreset(kUsualNetwork);
@@ -189,8 +189,8 @@ class WhatIfs {
     pool.ParallelFor(std::ssize(changes_), [&](int64_t i, int) {
       const Change& change = changes_[i];
       const absl::StatusOr<std::vector<PolicyChoice>> choices =
-          SearchPolicies(*change.model, change.hardware, described_.workload, change.options, /*near=*/&best_.options,
-                         /*num_threads=*/1);
+          SearchPolicies(*change.model, change.hardware, described_.workload, change.options,
+                         {.near = &best_.options, .num_threads = 1, .drawn = &drawn_});
       if (choices.ok()) estimates[i] = choices->front().estimate;
     });
     for (size_t i = 0; i < changes_.size(); ++i) {
@@ -211,6 +211,7 @@ class WhatIfs {
   const std::string& config_path_;
   std::deque<DescribedModel> other_models_;
   const PolicyChoice& best_;
+  DrawnChoices& drawn_;
   std::vector<Change> changes_;
   std::vector<WhatIf> whatifs_;
 };
@@ -491,9 +492,11 @@ absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags,
     };
   }
   described.options.caller_memory = std::move(caller_memory);
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices,
-                            SearchPolicies(described.model, described.hardware, described.workload, described.options));
-  std::vector<WhatIf> whatifs = WhatIfs(described, flags.config.path, choices.front()).Run();
+  DrawnChoices drawn;
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::vector<PolicyChoice> choices,
+      SearchPolicies(described.model, described.hardware, described.workload, described.options, {.drawn = &drawn}));
+  std::vector<WhatIf> whatifs = WhatIfs(described, flags.config.path, choices.front(), drawn).Run();
   described.options = choices.front().options;
   return Planned{std::move(described), std::move(choices), std::move(whatifs)};
 }

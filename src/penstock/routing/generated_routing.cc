@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/check.h"
+#include "penstock/base/limits.h"
 
 namespace penstock {
 namespace {
@@ -26,9 +27,15 @@ bool IsIn(std::span<const int32_t> experts, int32_t expert_idx) {
 
 }  // namespace
 
+DrawnChoices::Rows& DrawnChoices::RowsOf(int64_t first_row, int64_t step, int64_t layer_idx) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return rows_[{first_row, step, layer_idx}];
+}
+
 GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
-                                   std::vector<int64_t> moe_layers)
-    : num_topk_(num_topk), spec_(spec), moe_layers_(std::move(moe_layers)) {
+                                   std::vector<int64_t> moe_layers, DrawnChoices* drawn)
+    : num_topk_(num_topk), drawn_(drawn), spec_(spec), moe_layers_(std::move(moe_layers)) {
+  static_assert(kMaxExperts <= 1 << 16);  // DrawnChoices keeps 16 bits
   PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && spec.skew >= 0);
   PENSTOCK_CHECK(spec.repeat >= 0 && spec.follow >= 0 && spec.repeat + spec.follow < 1);
   PENSTOCK_CHECK(spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1);
@@ -185,7 +192,10 @@ void GeneratedRouting::AppendChoices(int64_t layer_idx, int64_t first_row, int64
                                      std::vector<int32_t>& choices) {
   const Weights& experts = WeightsOf(layer_idx);
   for (int64_t row_idx = first_row; row_idx < first_row + num_rows; ++row_idx) {
-    if (spec_.repeat > 0 || spec_.follow > 0) {
+    if (num_topk_ == experts.num_experts()) {
+      // Every row chooses all. The last one would take many draws.
+      for (int32_t expert_idx = 0; expert_idx < num_topk_; ++expert_idx) choices.push_back(expert_idx);
+    } else if (spec_.repeat > 0 || spec_.follow > 0) {
       ChooseOrKeep(layer_idx, row_idx, experts, choices);
     } else {
       Choose(StateOf(step_, layer_idx, row_idx), experts, choices);
@@ -195,7 +205,22 @@ void GeneratedRouting::AppendChoices(int64_t layer_idx, int64_t first_row, int64
 
 std::span<const int32_t> GeneratedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
   choices_.clear();
-  AppendChoices(layer_idx, spec_.first_row + first_row, num_rows, choices_);
+  if (drawn_ == nullptr) {
+    AppendChoices(layer_idx, spec_.first_row + first_row, num_rows, choices_);
+    return choices_;
+  }
+  DrawnChoices::Rows& kept = drawn_->RowsOf(spec_.first_row, step_, layer_idx);
+  const std::lock_guard<std::mutex> lock(kept.mutex);
+  const int64_t have = std::ssize(kept.experts) / num_topk_, end = first_row + num_rows;
+  if (end > have) {
+    if (!drawn_->Reserve((end - have) * num_topk_)) {
+      AppendChoices(layer_idx, spec_.first_row + first_row, num_rows, choices_);
+      return choices_;
+    }
+    AppendChoices(layer_idx, spec_.first_row + have, end - have, choices_);
+    kept.experts.insert(kept.experts.end(), choices_.begin(), choices_.end());
+  }
+  choices_.assign(kept.experts.begin() + first_row * num_topk_, kept.experts.begin() + end * num_topk_);
   return choices_;
 }
 

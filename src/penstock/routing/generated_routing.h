@@ -1,8 +1,12 @@
 // Routings generated from a seed, for simulations without a trace.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "penstock/routing/routing_source.h"
@@ -30,13 +34,34 @@ struct RoutingSpec {
 // Routing like that of the demo model, for models of which nothing is known: docs/decisions/routing.md has the fit.
 constexpr RoutingSpec TypicalRouting() { return {.skew = 0.8, .repeat = 0.12, .follow = 0.4}; }
 
+// Choices that several runs of one workload share, so that they are drawn once. Threads may share it, too.
+class DrawnChoices {
+ public:
+  struct Rows {
+    std::mutex mutex;
+    std::vector<uint16_t> experts;  // [rows drawn so far, num_topk]
+  };
+  // Returns the rows of one step and layer, counted from `first_row`. They stay where they are.
+  Rows& RowsOf(int64_t first_row, int64_t step, int64_t layer_idx);
+  // Counts choices that are to be kept. Returns false if there is no more room.
+  bool Reserve(int64_t num_choices) { return num_kept_.fetch_add(num_choices) + num_choices <= kMaxKept; }
+
+ private:
+  static constexpr int64_t kMaxKept = 64 << 20;  // 128 MiB
+
+  std::mutex mutex_;
+  std::map<std::tuple<int64_t, int64_t, int64_t>, Rows> rows_;
+  std::atomic<int64_t> num_kept_ = 0;
+};
+
 // Choices depend only on the spec, step, layer and row, not on the order of the calls.
 class GeneratedRouting : public RoutingSource {
  public:
   // `moe_layers` lists the model's layers with experts; ChoicesAhead(), counts and `follow` need it. REQUIRES: 1 <=
-  // num_topk <= num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1.
-  GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
-                   std::vector<int64_t> moe_layers = {});
+  // num_topk <= num_experts, skew >= 0, 0 <= repeat + follow < 1, 0 <= gate_accuracy <= 1. `drawn`, if given, outlives
+  // the routing, and serves only routings that differ in `first_row` at most.
+  GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec, std::vector<int64_t> moe_layers = {},
+                   DrawnChoices* drawn = nullptr);
 
   // Valid until the next call.
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
@@ -71,6 +96,7 @@ class GeneratedRouting : public RoutingSource {
   void AppendChoices(int64_t layer_idx, int64_t first_row, int64_t num_rows, std::vector<int32_t>& choices);
 
   int64_t num_topk_;
+  DrawnChoices* drawn_;
   RoutingSpec spec_;
   std::vector<int64_t> moe_layers_;
   std::vector<int64_t> before_;  // [last layer + 1]: the layer with experts before this one, or -1

@@ -361,7 +361,8 @@ void SortByRate(std::span<PolicyChoice> choices) {
 // simulates the whole runs of the choices near the best one, unless that takes long, and puts them first, sorted anew.
 // Returns the choices that can be compared with each other: these, or all.
 std::span<PolicyChoice> CheckBest(std::span<PolicyChoice> choices, const DescribedModel& model,
-                                  const Hardware& hardware, const Workload& workload, ThreadPool& pool) {
+                                  const Hardware& hardware, const Workload& workload, DrawnChoices& drawn,
+                                  ThreadPool& pool) {
   constexpr double kNear = 0.85, kMaxTasks = 2'000'000;  // two seconds each
   constexpr size_t kMaxChecked = 6;
   size_t num_checked = 0;
@@ -382,7 +383,7 @@ std::span<PolicyChoice> CheckBest(std::span<PolicyChoice> choices, const Describ
       const absl::StatusOr<EnginePlan> plan = PlanOn(hardware, choice.options, model);
       if (!plan.ok()) return;
       const SimulationInputs inputs{.config = model.config(), .plan = *plan, .num_threads = choice.options.threads};
-      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware, workload);
+      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware, workload, &drawn);
       if (whole.ok()) static_cast<RunTotals&>(choice.estimate) = *whole;
     });
     num_checked = end;
@@ -407,7 +408,7 @@ void BreakTie(std::span<PolicyChoice> choices) {
 
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& asked,
-                                                         const EngineOptions* near, int num_threads) {
+                                                         const SearchHelp& help) {
   PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // reports errors in the options themselves
   std::vector<ScheduleSearch> searches;
   for (const std::string device : {"gpu", "cpu"}) {
@@ -431,13 +432,13 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
                       Printable(asked.device));
   }
   // Each worker draws a routing of its own, and all draw the same choices.
-  const int max_threads = num_threads > 0 ? num_threads : NumUsableCpus();
+  const int max_threads = help.num_threads > 0 ? help.num_threads : NumUsableCpus();
   ThreadPool pool(std::min(max_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
   std::vector<RepeatedRouting> routings(pool.num_workers(), RepeatedRouting(model.config(), workload.routing));
   std::vector<char> can_run(searches.size());
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
     const size_t idx = i;
-    can_run[idx] = searches[idx].Begin(near, routings[worker_idx]);
+    can_run[idx] = searches[idx].Begin(help.near, routings[worker_idx]);
   });
   double best = 0;
   for (size_t i = 0; i < searches.size(); ++i) {
@@ -470,7 +471,8 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   });
   collect();
   if (choices.empty()) return searches.back().refusal();
-  BreakTie(CheckBest(choices, model, hardware, workload, pool));
+  DrawnChoices drawn;
+  BreakTie(CheckBest(choices, model, hardware, workload, help.drawn == nullptr ? drawn : *help.drawn, pool));
   return choices;
 }
 

@@ -27,12 +27,18 @@ struct PolicyChoice {
   RunEstimate estimate;
 };
 
+// Help for a search, which changes nothing but its time.
+struct SearchHelp {
+  const EngineOptions* near = nullptr;  // a policy that may be close to the best one: the search begins with it
+  int num_threads = 0;                  // 0: all usable CPUs
+  DrawnChoices* drawn = nullptr;        // shared by searches for one workload and model
+};
+
 // Returns the best policy of each pair of processor and schedule that can run, best first; there is at least one.
 // Choices that `options` make are kept, not searched. When no policy can run, returns the error of the pair that was
-// searched last. `near`, if given, is a policy that may be close to the best one: the search begins with it. Searches
-// with `num_threads`; 0: all usable CPUs.
+// searched last.
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& options,
-                                                         const EngineOptions* near = nullptr, int num_threads = 0);
+                                                         const SearchHelp& help = {});
 
 }  // namespace penstock

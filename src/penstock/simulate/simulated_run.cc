@@ -51,10 +51,10 @@ std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, R
 
 // One rank of a simulated run: its share of the requests.
 struct SimulatedRank {
-  SimulatedRank(const SimulationInputs& inputs, const Workload& own, int rank)
+  SimulatedRank(const SimulationInputs& inputs, const Workload& own, int rank, DrawnChoices* drawn)
       : workload(own),
         choices(std::max<int64_t>(1, inputs.config.num_experts), std::max<int64_t>(1, inputs.config.num_topk),
-                OfRank(own.routing, rank), inputs.config.moe_layers()),
+                OfRank(own.routing, rank), inputs.config.moe_layers(), drawn),
         requests(workload, inputs.plan.policy, NumKvPages(inputs.plan.policy.plan),
                  RecurrentState::NumPages(inputs.config, inputs.plan.policy.plan.kv_page_bytes),
                  inputs.config.encoder.is_on()) {}
@@ -133,7 +133,7 @@ absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan) {
 }
 
 absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
-                                              const Workload& workload) {
+                                              const Workload& workload, DrawnChoices* drawn) {
   const ModelConfig& config = inputs.config;
   const ChosenPolicy& policy = inputs.plan.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, policy.plan));
@@ -144,7 +144,7 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
     Workload own = workload;
     own.num_requests = RequestsOf(rank, simulator->num_ranks(), workload.num_requests);
     if (own.num_requests == 0 && workload.num_requests > 0) break;  // fewer requests than ranks
-    ranks.emplace_back(inputs, own, rank);
+    ranks.emplace_back(inputs, own, rank, drawn);
   }
   SimulatedRun run;
   for (const SimulatedRank& rank : ranks) run.num_requests += rank.requests.num_requests();

@@ -53,8 +53,9 @@ struct SimulatedRun : RunTotals {
 // Returns kResources when the workload's longest request does not fit into the plan's context.
 absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan);
 
-// Simulates a whole run of the workload. kUsage as in SimulateTrace(), kResources as in CheckFits().
+// Simulates a whole run of the workload. kUsage as in SimulateTrace(), kResources as in CheckFits(). Several runs of
+// one workload and model are faster if they share `drawn`.
 absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
-                                              const Workload& workload);
+                                              const Workload& workload, DrawnChoices* drawn = nullptr);
 
 }  // namespace penstock
