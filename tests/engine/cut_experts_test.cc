@@ -69,6 +69,19 @@ INSTANTIATE_TEST_SUITE_P(Models, CutExpertsTest,
                                          "mixtral-sliding", "mixtral-tiny", "phimoe-odd", "phimoe-tiny"),
                          GoldenName);
 
+TEST(CutExperts, ExpertsThatReturnTheirInputAreNotCut) {
+  std::vector<RankRun> runs(2);
+  for (RankRun& run : runs) {
+    run.options = {.model_dir = Golden("longcat-tiny").dir(), .memory_bytes = 64 << 20, .threads = 1};
+    run.options.policy.expert_parallel = ExpertParallel::kCut;
+  }
+  RunRanks({}, runs);
+  for (const RankRun& run : runs) {
+    EXPECT_EQ(FaultOf(run.status), Fault::kUsage);
+    EXPECT_THAT(Message(run.status), testing::HasSubstr("experts that return their input, which ranks do not cut"));
+  }
+}
+
 // Codes of weights, parts of panels that are read one by one, and three ranks with unequal parts.
 TEST(CutExperts, QuantisedExpertsAreCutBetweenGroups) {
   std::vector<Request> requests;

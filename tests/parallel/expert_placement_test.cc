@@ -172,5 +172,27 @@ TEST(ExpertPlacement, FewRowsOfAnExpertAreComputedByOneHolder) {
   EXPECT_EQ(at_home[1][0], 1);
 }
 
+// The last two of eight experts return their input: they lie on no rank, whatever their counts, and stay at home.
+TEST(ExpertPlacement, IdentityExpertsStayWithTheirRows) {
+  ModelConfig config = ConfigOfExperts(8);
+  config.num_identity_experts = 2;
+  EXPECT_EQ(ExpertPlacement::MaxReplicas(config, 2), 3);
+  const ChoiceCounts counts(3, {1, 2, 3, 4, 5, 6, 1000, 1000});
+  for (const int64_t num_replicas : {0, 2}) {
+    const auto placement = ExpertPlacement::Balanced(config, 2, counts, num_replicas);
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(placement.ExpertsOf(1, rank).size(), static_cast<size_t>(3 + num_replicas));
+      EXPECT_LT(placement.ExpertsOf(1, rank).back(), 6);
+    }
+    const auto ranks = placement.RanksOf(1, std::vector<std::vector<int32_t>>{{6, 0, 7, 5}, {7, 6, 0, 6}}, 1);
+    EXPECT_EQ(ranks[0][0], 0);
+    EXPECT_EQ(ranks[0][2], 0);
+    EXPECT_EQ(ranks[1][0], 1);
+    EXPECT_EQ(ranks[1][1], 1);
+    EXPECT_EQ(ranks[1][3], 1);
+  }
+  EXPECT_THAT(ExpertPlacement::Contiguous(config, 3).ExpertsOf(2, 2), ElementsAre(4, 5));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -222,6 +222,7 @@ void HostOperations::GroupRanks(const RankAssignments& ranks) {
   PENSTOCK_CHECK(ranks.input_rows.size() <= a.assigned_row.size());
   std::copy(ranks.group_offsets.begin(), ranks.group_offsets.end(), a.group_offsets.begin());
   std::copy(ranks.input_rows.begin(), ranks.input_rows.end(), a.assigned_row.begin());
+  ReturnInputs({a.group_offsets[context_.config.num_stored_experts()], ranks.group_offsets.back()});
 }
 
 void HostOperations::GatherInputs(std::span<const ExpertToRun> experts) {

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-using Holders = std::vector<std::vector<int32_t>>;  // [num_experts]
+using Holders = std::vector<std::vector<int32_t>>;  // [num_stored_experts]
 
 // An expert's load is divided among its holders, in these parts of a choice.
 constexpr int64_t kPartsOfChoice = 1 << 16;
@@ -112,7 +112,7 @@ ExpertPlacement::ExpertPlacement(const ModelConfig& config, int num_ranks, std::
 }
 
 ExpertPlacement ExpertPlacement::Contiguous(const ModelConfig& config, int num_ranks) {
-  const std::vector<Holders> holders_of(config.num_moe_layers(), Neighbours(config.num_experts, num_ranks));
+  const std::vector<Holders> holders_of(config.num_moe_layers(), Neighbours(config.num_stored_experts(), num_ranks));
   return {config, num_ranks, holders_of};
 }
 
@@ -120,8 +120,9 @@ ExpertPlacement ExpertPlacement::Balanced(const ModelConfig& config, int num_ran
                                           int64_t num_replicas) {
   std::vector<Holders> holders_of;
   for (const std::vector<int64_t>& of_layer : counts) {
-    holders_of.push_back(Balance(of_layer, num_ranks));
-    AddReplicas(of_layer, num_ranks, num_replicas, holders_of.back());
+    const auto of_stored = std::span(of_layer).first(static_cast<size_t>(config.num_stored_experts()));
+    holders_of.push_back(Balance(of_stored, num_ranks));
+    AddReplicas(of_stored, num_ranks, num_replicas, holders_of.back());
   }
   return {config, num_ranks, holders_of};
 }
@@ -162,14 +163,19 @@ std::vector<std::vector<int32_t>> ExpertPlacement::RanksOf(int64_t layer_idx,
                                                            int64_t rows_of_weights) const {
   const Layer& layer = LayerOf(layer_idx);
   std::vector<std::vector<int32_t>> ranks(choices.size());
-  for (size_t home = 0; home < choices.size(); ++home) {
+  const auto is_stored = [&](int32_t expert_idx) { return expert_idx < std::ssize(layer.holders); };
+  for (int32_t home = 0; home < std::ssize(choices); ++home) {
     ranks[home].reserve(choices[home].size());
-    for (const int32_t expert_idx : choices[home]) ranks[home].push_back(layer.holders[expert_idx][0]);
+    for (const int32_t expert_idx : choices[home]) {
+      ranks[home].push_back(is_stored(expert_idx) ? layer.holders[expert_idx][0] : home);
+    }
   }
   if (!layer.has_replicas) return ranks;
   std::vector<int64_t> num_rows(layer.holders.size());
   for (const std::vector<int32_t>& of_rank : choices) {
-    for (const int32_t expert_idx : of_rank) ++num_rows[expert_idx];
+    for (const int32_t expert_idx : of_rank) {
+      if (is_stored(expert_idx)) ++num_rows[expert_idx];
+    }
   }
   const std::vector<std::vector<int32_t>> used = UsedHolders(layer, num_rows, rows_of_weights);
   std::vector<int64_t> rows_of(num_ranks_);
@@ -177,6 +183,7 @@ std::vector<std::vector<int32_t>> ExpertPlacement::RanksOf(int64_t layer_idx,
   for (const bool is_dealt : {false, true}) {
     for (int32_t home = 0; home < std::ssize(choices); ++home) {
       for (size_t i = 0; i < choices[home].size(); ++i) {
+        if (!is_stored(choices[home][i])) continue;
         const std::vector<int32_t>& may_compute = used[choices[home][i]];
         const bool at_home = std::ranges::find(may_compute, home) != may_compute.end();
         if ((may_compute.size() > 1 && !at_home) != is_dealt) continue;

@@ -1,5 +1,5 @@
 // The placement of whole experts: which ranks hold which experts of each layer. All ranks know it, and it never changes
-// during a run.
+// during a run. Identity experts, which have no weights, are on no rank: a row's own rank returns its input.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using ChoiceCounts = std::vector<std::vector<int64_t>>;
 class ExpertPlacement {
  public:
   // Each rank holds neighbouring experts, each expert lies on one rank, and the numbers of experts differ by one at
-  // most. REQUIRES: 1 <= num_ranks <= config.num_experts, if there are experts.
+  // most. REQUIRES: 1 <= num_ranks <= config.num_stored_experts(), if there are experts.
   static ExpertPlacement Contiguous(const ModelConfig& config, int num_ranks);
   // Each rank holds as many experts as above, and `num_replicas` further ones of each layer. Experts are placed so that
   // the ranks get about equally many of the counted choices. Only integers are computed, so all machines get the same
@@ -25,7 +25,7 @@ class ExpertPlacement {
                                   int64_t num_replicas);
   // Returns the number of replicas with which some rank holds all experts.
   static int64_t MaxReplicas(const ModelConfig& config, int num_ranks) {
-    return config.num_experts - (config.num_experts + num_ranks - 1) / num_ranks;
+    return config.num_stored_experts() - (config.num_stored_experts() + num_ranks - 1) / num_ranks;
   }
   // Returns the placement for a config with the first of this one's layers with experts.
   ExpertPlacement OfFewerLayers(const ModelConfig& fewer) const;
@@ -41,7 +41,8 @@ class ExpertPlacement {
   // Returns the rank that computes each of these choices: [num_ranks][rows of that rank * num_topk], like `choices`.
   // Reading an expert's weights takes as long as computing `rows_of_weights` rows. So an expert with n rows uses at
   // most n / rows_of_weights of its holders, those with the least work. Of these, the row's rank computes a row if it
-  // is one; other rows go where they keep the work even. REQUIRES: the layer has experts, rows_of_weights >= 1.
+  // is one; other rows go where they keep the work even. A row's rank computes its identity experts. REQUIRES: the
+  // layer has experts, rows_of_weights >= 1.
   std::vector<std::vector<int32_t>> RanksOf(int64_t layer_idx, std::span<const std::vector<int32_t>> choices,
                                             int64_t rows_of_weights) const;
 
@@ -52,7 +53,7 @@ class ExpertPlacement {
 
  private:
   struct Layer {
-    std::vector<std::vector<int32_t>> holders;  // [num_experts]
+    std::vector<std::vector<int32_t>> holders;  // [num_stored_experts]
     std::vector<std::vector<int32_t>> experts;  // [num_ranks]
     bool has_replicas = false;
   };

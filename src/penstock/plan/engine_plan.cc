@@ -77,10 +77,6 @@ absl::StatusOr<RankSplit> DivideModel(const Policy& policy, const EngineModel& m
   if (ranks.num_ranks > 1 && model.config.encoder.is_on()) {
     return UsageError("{} models, which have an encoder, run on one rank only, so far", model.config.family->name);
   }
-  if (ranks.num_ranks > 1 && model.config.num_identity_experts > 0) {
-    return UsageError("{} models, which have experts that return their input, run on one rank only, so far",
-                      model.config.family->name);
-  }
   ranks.by_heads = ranks.num_ranks > 1 && policy.attention_parallel == AttentionParallel::kHeads;
   ranks.cuts_experts = ranks.num_ranks > 1 && policy.expert_parallel == ExpertParallel::kCut;
   if (ranks.by_heads) PENSTOCK_RETURN_IF_ERROR(CheckCutsHeads(model.weights, model.config, ranks.num_ranks));
@@ -88,11 +84,15 @@ absl::StatusOr<RankSplit> DivideModel(const Policy& policy, const EngineModel& m
     if (!policy.expert_placement.empty()) {
       return UsageError("--expert-placement: with --parallel experts=tp each rank has a part of every expert");
     }
+    if (model.config.num_identity_experts > 0) {
+      return UsageError("--parallel experts=tp: {} models have experts that return their input, which ranks do not cut",
+                        model.config.family->name);
+    }
     PENSTOCK_RETURN_IF_ERROR(CheckCutsExperts(model.weights, ranks.num_ranks));
   }
-  if (ranks.num_ranks > 1 && !ranks.cuts_experts && ranks.num_ranks > model.config.num_experts) {
+  if (ranks.num_ranks > 1 && !ranks.cuts_experts && ranks.num_ranks > model.config.num_stored_experts()) {
     return UsageError("{} ranks for {} experts a layer: each rank needs at least one", ranks.num_ranks,
-                      model.config.num_experts);
+                      model.config.num_stored_experts());
   }
   return ranks;
 }
@@ -104,7 +104,7 @@ absl::StatusOr<std::shared_ptr<const ExpertPlacement>> PlaceExperts(const Policy
   const int64_t max_replicas = ExpertPlacement::MaxReplicas(config, ranks.num_ranks);
   if (policy.expert_replicas > max_replicas) {
     return UsageError("--expert-placement: replicas={}: with {} ranks, a rank lacks {} of the {} experts of a layer",
-                      policy.expert_replicas, ranks.num_ranks, max_replicas, config.num_experts);
+                      policy.expert_replicas, ranks.num_ranks, max_replicas, config.num_stored_experts());
   }
   if (policy.expert_placement.empty()) {
     if (policy.expert_replicas > 0) return UsageError("'expert_replicas' needs 'expert_placement', a routing trace");

@@ -137,7 +137,10 @@ Event PassFfn::GroupRanks(RowRange rows, int64_t layer_idx) {
   const std::vector<int64_t>& offsets = assignments->group_offsets;
   std::copy(offsets.begin(), offsets.end() - 1, group_offsets_.begin());
   for (size_t i = 0; i < group_rows_.size(); ++i) group_rows_[i] = offsets[i + 1] - offsets[i];
-  return tasks_.Issue(args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, {},
+  // Identity experts write their outputs here.
+  Events after;
+  if (args_.config.num_identity_experts > 0) after.push_back(ranks_->outputs_sent());
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, std::move(after),
                       [assignments](Operations& operations) { operations.GroupRanks(*assignments); });
 }
 

@@ -108,12 +108,13 @@ void PassWholeExperts::PlanExchange(const RankChoices::Rows& routed, Exchange& e
   PlanElsewhere(exchange);
 }
 
-// Chooses the number of groups, and cuts the experts of each rank into groups.
+// Chooses the number of groups, and cuts the experts of each rank into groups. Identity experts are in none.
 void PassWholeExperts::PlanGroups(const RankChoices::Rows& routed, Exchange& exchange) const {
   RowsOfExperts rows_of(num_ranks(), std::vector<int64_t>(args_.config.num_experts));
   for (int home = 0; home < num_ranks(); ++home) {
     for (size_t i = 0; i < routed.choices[home].size(); ++i) {
-      ++rows_of[routed.ranks[home][i]][routed.choices[home][i]];
+      const int32_t expert_idx = routed.choices[home][i];
+      if (expert_idx < args_.config.num_stored_experts()) ++rows_of[routed.ranks[home][i]][expert_idx];
     }
   }
   int64_t max_groups = 1;
