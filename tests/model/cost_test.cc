@@ -32,6 +32,7 @@ TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
   EXPECT_EQ(cost.Logits(1).flops, 2.0 * 320 * 64);
   EXPECT_EQ(cost.Route(2).flops, 2.0 * 2 * 8 * 64);
   EXPECT_EQ(cost.Draw(3).drawn_entries, 3.0 * 320);
+  EXPECT_EQ(cost.Draw(3).drawn_rows, 3);
   EXPECT_EQ(cost.Attention(0, 3, {}).attention_rows, 3);
   EXPECT_EQ(cost.Route(2).routed_rows, 2);
 }

@@ -77,7 +77,8 @@ TEST(HardwareRates, EachFormatOfAMixedModelHasItsOwnRate) {
                    kTask + main.Seconds(2e9, 0.7e8) + main.Seconds(2e9, 0.3e8));
 }
 
-TEST(HardwareRates, RowsAndPackingCountAsMeasured) {
+// The machine above, with kernels that were measured.
+Hardware Measured() {
   Hardware hardware = Described();
   hardware.processors[0].gemm = {{.num_threads = 2,
                                   .weights = "f32",
@@ -86,28 +87,64 @@ TEST(HardwareRates, RowsAndPackingCountAsMeasured) {
                                   .pack_s = 1e-9}};
   hardware.processors[0].attention = {
       {.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11, .call_s = 1e-4}};
+  return hardware;
+}
+
+TEST(HardwareRates, RowsCountAsMeasured) {
+  Hardware hardware = Measured();
   hardware.processors[0].rows = {{.num_threads = 2, .draw_s = 1e-6, .points = {{1, 1, 2, 4}}}};
   const LaneRates rates = LaneRatesOf(hardware, PlanOf(4), 2).value();
   EXPECT_DOUBLE_EQ(rates.host_compute({.attention_rows = 1}), kTask + 2);
   EXPECT_DOUBLE_EQ(rates.host_compute({.routed_rows = 2}), kTask + 8);
-  EXPECT_DOUBLE_EQ(rates.host_compute({.drawn_entries = 1000}), kTask + 1e-3);
-  EXPECT_DOUBLE_EQ(rates.host_compute({.packed_bytes = 1000}), kTask + 1e-6);
   EXPECT_DOUBLE_EQ(rates.host_compute({.embedded_rows = 1}), kTask + 1);
   EXPECT_DOUBLE_EQ(rates.host_compute({.begins_pass = true, .embedded_rows = 1}), 8 * kTask + 1);
 }
 
-TEST(HardwareRates, DecodingIsSharedByThreadsUpToThree) {
-  TaskCost decoded = kExperts;
-  decoded.decoded_bytes = decoded.memory_bytes;
-  const auto decoding_s = [&](int num_threads) {
+// The measured seconds of a draw are those of sixteen rows on two threads.
+TEST(HardwareRates, AThreadDrawsFromAWholeRow) {
+  Hardware hardware = Measured();
+  hardware.processors[0].rows = {{.num_threads = 2, .draw_s = 1e-6, .points = {{1, 1, 2, 4}}}};
+  const LaneRates rates = LaneRatesOf(hardware, PlanOf(4), 2).value();
+  const auto draw_s = [&](uint16_t num_rows) {
+    return rates.host_compute({.drawn_rows = num_rows, .drawn_entries = 1000.0 * num_rows}) - rates.host_compute({});
+  };
+  EXPECT_NEAR(draw_s(1), 2e-3, 1e-9);
+  EXPECT_NEAR(draw_s(2), 2e-3, 1e-9);
+  EXPECT_NEAR(draw_s(3), 4e-3, 1e-9);
+  EXPECT_NEAR(draw_s(16), 16e-3, 1e-9);
+  // Without measurements, too.
+  const LaneRates of_peaks = LaneRatesOf(Described(), PlanOf(4), 2).value();
+  const double lone_s = of_peaks.host_compute({.drawn_rows = 1, .drawn_entries = 1e6}) - of_peaks.host_compute({});
+  EXPECT_GT(lone_s, 0);
+  EXPECT_NEAR(of_peaks.host_compute({.drawn_rows = 2, .drawn_entries = 2e6}) - of_peaks.host_compute({}), lone_s, 1e-9);
+}
+
+TEST(HardwareRates, AThreadPacksAWholeExpert) {
+  const LaneRates rates = LaneRatesOf(Measured(), PlanOf(4), 2).value();
+  const auto packing_s = [&](int32_t num_experts) {
+    const auto bytes = static_cast<uint64_t>(num_experts) * 1'000'000;
+    return rates.host_compute({.packed_bytes = bytes, .ready_experts = num_experts}) - rates.host_compute({});
+  };
+  EXPECT_NEAR(packing_s(1), 1e-3, 1e-9);
+  EXPECT_NEAR(packing_s(2), 1e-3, 1e-9);
+  EXPECT_NEAR(packing_s(5), 3e-3, 1e-9);
+}
+
+TEST(HardwareRates, AThreadDecodesAWholeMatrix) {
+  const auto decoding_s = [&](int num_threads, int32_t num_experts) {
+    TaskCost decoded = kExperts;
+    decoded.decoded_bytes = decoded.memory_bytes;
+    decoded.ready_experts = num_experts;
     const LaneRates rates = LaneRatesOf(Described(), PlanOf(4), num_threads).value();
     return rates.host_compute(decoded) - rates.host_compute(kExperts);
   };
-  EXPECT_GT(decoding_s(1), 0.005);
-  EXPECT_LT(decoding_s(1), 0.05);
-  EXPECT_NEAR(decoding_s(2), decoding_s(1) / 2, 1e-9);
-  EXPECT_NEAR(decoding_s(3), decoding_s(1) / 3, 1e-9);
-  EXPECT_NEAR(decoding_s(64), decoding_s(1) / 3, 1e-9);
+  EXPECT_GT(decoding_s(1, 1), 0.005);
+  EXPECT_LT(decoding_s(1, 1), 0.05);
+  EXPECT_NEAR(decoding_s(2, 1), decoding_s(1, 1) * 2 / 3, 1e-9);
+  EXPECT_NEAR(decoding_s(3, 1), decoding_s(1, 1) / 3, 1e-9);
+  EXPECT_NEAR(decoding_s(64, 1), decoding_s(1, 1) / 3, 1e-9);
+  EXPECT_NEAR(decoding_s(4, 4), decoding_s(1, 4) / 4, 1e-9);
+  EXPECT_NEAR(decoding_s(64, 4), decoding_s(1, 4) / 12, 1e-9);
 }
 
 // A GPU that was measured has kernels for rows of codes. One that is only described computes weights of fewer bits at

@@ -71,7 +71,8 @@ struct RowPoint {
 // The rates of work beside products with weights and attention over KV entries.
 struct RowRates {
   int num_threads = 0;
-  double draw_s = 0;                  // for an entry of the logits from which a token is drawn
+  static constexpr int64_t kDrawnRows = 16;  // logits are computed for so many rows at once
+  double draw_s = 0;                  // for an entry of the logits of kDrawnRows rows from which tokens are drawn
   std::vector<RowPoint> points = {};  // by rows, ascending; at least one
 
   // Interpolate between points; beyond the last one its time for each row holds.

@@ -278,7 +278,6 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
 namespace {
 
 constexpr int64_t kPassRows = 256;  // larger passes take as long for each row
-constexpr int64_t kDrawnRows = 16;  // logits are computed for so many rows at once
 
 // Layers with attention and experts, as the model's first ones have them, and hardly any vocabulary. The weights are
 // harmless numbers. Of the KV cache each sequence has one page.
@@ -345,6 +344,7 @@ RowBatch FirstRows(const MeasuredLayers& layers, int64_t num_rows) {
 
 // Returns the seconds in which a pool draws tokens from logits, for an entry.
 absl::StatusOr<double> MeasureDraws(const KernelProbe& probe, ThreadPool& pool) {
+  constexpr int64_t kDrawnRows = RowRates::kDrawnRows;
   const int64_t vocab_size = probe.config.vocab_size;
   std::vector<float> given(static_cast<size_t>(vocab_size * kDrawnRows)), logits(given.size());
   std::minstd_rand random(1);

@@ -104,6 +104,8 @@ bool DramSource::Begin(ExpertKey key, PageSize size) {
                 .after = {lease->arrived()}};
     if (args_.dram.TakeUnfinished(lease->place())) {
       finish.cost.memory_bytes = bytes(key);
+      finish.cost.ready_experts = 1;
+      finish.cost.packed_bytes = args_.layouts.packs() ? bytes(key) : 0;
       finish.cost.decoded_bytes = args_.layouts.decompresses() ? bytes(key) : 0;
     }
     if (args_.pool != nullptr) {

@@ -204,7 +204,7 @@ OperationCost ModelCost::Combine(int64_t num_rows) const {
 }
 
 OperationCost ModelCost::Draw(int64_t num_rows) const {
-  return {.drawn_entries = static_cast<double>(num_rows * vocab_size_)};
+  return {.drawn_entries = static_cast<double>(num_rows * vocab_size_), .drawn_rows = static_cast<uint16_t>(num_rows)};
 }
 
 OperationCost ModelCost::Logits(int64_t num_rows) const { return Product(lm_head_, num_rows); }

@@ -19,14 +19,16 @@ struct OperationCost {
   double kv_flops = 0;         // the part of `flops` that works on KV entries
   uint64_t packed_bytes = 0;   // the part of `bytes` that becomes panels
   uint64_t decoded_bytes = 0;  // the part of `bytes` that is decompressed first
+  int32_t ready_experts = 0;   // experts that become panels or are decompressed, which threads share
   // Work beside products and attention, which models with small matrices notice: the beginning of a pass; rows that
   // are embedded, that go through attention of a layer, and that are routed to experts and combined again; entries of
-  // logits from which tokens are drawn.
+  // logits from which tokens are drawn, and their rows.
   bool begins_pass = false;
   double embedded_rows = 0;
   double attention_rows = 0;
   double routed_rows = 0;
   double drawn_entries = 0;
+  uint16_t drawn_rows = 0;
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
@@ -35,11 +37,13 @@ struct OperationCost {
     kv_flops += other.kv_flops;
     packed_bytes += other.packed_bytes;
     decoded_bytes += other.decoded_bytes;
+    ready_experts += other.ready_experts;
     begins_pass = begins_pass || other.begins_pass;
     embedded_rows += other.embedded_rows;
     attention_rows += other.attention_rows;
     routed_rows += other.routed_rows;
     drawn_entries += other.drawn_entries;
+    drawn_rows = static_cast<uint16_t>(drawn_rows + other.drawn_rows);
     return *this;
   }
 };
@@ -105,7 +109,7 @@ class ModelCost {
   OperationCost Combine(int64_t num_rows) const;
   OperationCost Logits(int64_t num_rows) const;
   // Draws a token from each row of logits. (The largest logit alone is found in a tenth of the time.) Counts entries
-  // alone.
+  // and rows alone.
   OperationCost Draw(int64_t num_rows) const;
 
   // Returns the bytes of a matrix set as stored in memory.

@@ -39,6 +39,8 @@ struct TaskCost {
   uint64_t link_bytes = 0;     // bytes that cross the lane's link
   // Work beside products and attention (model/cost.h).
   bool begins_pass = false;
+  uint16_t drawn_rows = 0;
+  int32_t ready_experts = 0;
   double embedded_rows = 0;
   double attention_rows = 0;
   double routed_rows = 0;

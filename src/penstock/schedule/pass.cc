@@ -58,9 +58,10 @@ absl::Status Pass::Finish(LogitsSink sink) {
     const size_t num_logits = picks_best ? 0 : rows.size() * vocab_size, num_best = picks_best ? rows.size() : 0;
     const Event on_host = IssueLogits(rows, num_logits, num_best);
     const bool draws = args_.is_simulated() && args_.batch.draws_tokens;
+    const OperationCost drawn = draws ? args_.cost.Draw(std::ssize(rows)) : OperationCost();
     Task sample{.lane = args_.host.lane,
                 .label = {.name = "sample"},
-                .cost = {.drawn_entries = draws ? args_.cost.Draw(std::ssize(rows)).drawn_entries : 0},
+                .cost = {.drawn_rows = drawn.drawn_rows, .drawn_entries = drawn.drawn_entries},
                 .after = {on_host}};
     if (!args_.is_simulated()) {
       sample.body = [this, rows, sink, num_logits, num_best] {

@@ -169,6 +169,7 @@ std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertSt
   if (num_unchecked == 0) return taken;
   OperationCost cost;
   cost.bytes = static_cast<uint64_t>(num_unchecked) * CostOfExperts().expert_bytes();
+  cost.ready_experts = static_cast<int32_t>(num_unchecked);
   cost.packed_bytes = store.layouts().packs() ? cost.bytes : 0;
   cost.decoded_bytes = store.layouts().decompresses() ? cost.bytes : 0;
   tasks_.Issue(

@@ -98,6 +98,8 @@ Event PassTasks::Issue(const PassProcessor& processor, TaskLabel label, const Op
                      .packed_bytes = cost.packed_bytes,
                      .decoded_bytes = cost.decoded_bytes,
                      .begins_pass = cost.begins_pass,
+                     .drawn_rows = cost.drawn_rows,
+                     .ready_experts = cost.ready_experts,
                      .embedded_rows = cost.embedded_rows,
                      .attention_rows = cost.attention_rows,
                      .routed_rows = cost.routed_rows,

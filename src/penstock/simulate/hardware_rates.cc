@@ -20,13 +20,23 @@ constexpr double kPackingReads = 5;
 // with AVX-512). The matrices of an expert are decompressed side by side.
 constexpr double kDecodedBytesPerSecond = 6e9;
 
-double DecodingSeconds(const TaskCost& cost, int num_threads) {
-  const double num_workers = std::clamp(num_threads, 1, ExpertLayouts::kFinishParts);
-  return static_cast<double>(cost.decoded_bytes) / (kDecodedBytesPerSecond * num_workers);
+// Returns how long threads need for equal parts of work that takes one thread `seconds`. A part has one thread.
+double SharedSeconds(double seconds, int64_t num_parts, int num_threads) {
+  if (num_parts <= 0) return seconds;
+  const int64_t num_rounds = (num_parts - 1) / std::max(1, num_threads) + 1;
+  return seconds * static_cast<double>(num_rounds) / static_cast<double>(num_parts);
 }
 
-double PackingSeconds(const GemmRates& gemm, double bytes) {
-  return gemm.pack_s > 0 ? gemm.pack_s * bytes : kPackingReads * gemm.Seconds(0, bytes);
+double DecodingSeconds(const TaskCost& cost, int num_threads) {
+  const double seconds = static_cast<double>(cost.decoded_bytes) / kDecodedBytesPerSecond;
+  return SharedSeconds(seconds, cost.ready_experts * ExpertLayouts::kFinishParts, num_threads);
+}
+
+// A thread packs a whole expert.
+double PackingSeconds(const TaskCost& cost, const GemmRates& gemm, int num_threads) {
+  const auto bytes = static_cast<double>(cost.packed_bytes);
+  const double seconds = gemm.pack_s > 0 ? gemm.pack_s * bytes : kPackingReads * gemm.Seconds(0, bytes);
+  return SharedSeconds(seconds, cost.ready_experts, num_threads);
 }
 
 // The rates of the matrices in one format, and their share of all.
@@ -57,7 +67,9 @@ std::vector<SharedRates> MeasuredRates(const Processor& processor, const ModelFo
 constexpr double kDrawnPerSecond = 1e9;
 
 RowRates UnmeasuredRows(int num_threads) {
-  return {.num_threads = num_threads, .draw_s = 1 / (kDrawnPerSecond * num_threads), .points = {{.rows = 1}}};
+  return {.num_threads = num_threads,
+          .draw_s = SharedSeconds(1 / kDrawnPerSecond, RowRates::kDrawnRows, num_threads),
+          .points = {{.rows = 1}}};
 }
 
 // On the host, issuing a task and looking at its result takes as long as so many calls. Beside each pass so many more
@@ -71,9 +83,15 @@ double CallSeconds(const TaskCost& cost, const AttentionRates& attention, bool i
   return attention.call_s * (cost.begins_pass ? kTaskCalls + kPassCalls : kTaskCalls);
 }
 
+// A thread draws from a whole row.
+double DrawSeconds(const TaskCost& cost, const RowRates& rows) {
+  const double of_thread_s = rows.draw_s / SharedSeconds(1, RowRates::kDrawnRows, rows.num_threads);
+  return SharedSeconds(of_thread_s * cost.drawn_entries, cost.drawn_rows, rows.num_threads);
+}
+
 double RowSeconds(const TaskCost& cost, const RowRates& rows) {
   return rows.EmbedSeconds(cost.embedded_rows) + rows.AttentionSeconds(cost.attention_rows) +
-         rows.RoutedSeconds(cost.routed_rows) + rows.draw_s * cost.drawn_entries;
+         rows.RoutedSeconds(cost.routed_rows) + DrawSeconds(cost, rows);
 }
 
 SimulatedRuntime::Duration MeasuredTime(const std::vector<SharedRates>& rates, const AttentionRates& attention,
@@ -82,7 +100,7 @@ SimulatedRuntime::Duration MeasuredTime(const std::vector<SharedRates>& rates, c
     double seconds =
         CallSeconds(cost, attention, is_host) + DecodingSeconds(cost, rows.num_threads) + RowSeconds(cost, rows) +
         std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
-        PackingSeconds(rates[0].gemm, static_cast<double>(cost.packed_bytes));
+        PackingSeconds(cost, rates[0].gemm, rows.num_threads);
     for (const SharedRates& part : rates) {
       seconds += part.gemm.Seconds(part.share.weights * (cost.flops - cost.kv_flops),
                                    part.share.bytes * static_cast<double>(cost.memory_bytes - cost.kv_bytes));
@@ -112,7 +130,7 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
         TraitsOf(formats.ffn).name, KvFormatName(formats.kv), num_threads, name);
   }
   return [=, call_s = processor->call_s](const TaskCost& cost) {
-    return call_s + DecodingSeconds(cost, num_threads) + rows.draw_s * cost.drawn_entries +
+    return call_s + DecodingSeconds(cost, num_threads) + DrawSeconds(cost, rows) +
            std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
   };
 }
