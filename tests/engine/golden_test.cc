@@ -160,10 +160,11 @@ TEST_P(GoldenTest, Bf16Logits) {
 
 class LongGoldenTest : public testing::TestWithParam<std::string> {};
 
-// The second prompt begins as the first one does, the third as nothing else.
+// The first prompt has at least 4000 tokens. The second begins as the first one does, the third as nothing else.
 TEST_P(LongGoldenTest, SequencesBesideEachOtherGiveTheBitsOfOne) {
   const Golden golden(GetParam());
-  const std::vector<TokenId> whole = golden.prompt(0);
+  std::vector<TokenId> whole = golden.prompt(0);
+  for (size_t i = 0; whole.size() < 4000; ++i) whole.push_back(whole[i]);
   std::vector<Request> requests;
   const int64_t size = std::ssize(whole);
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, size}, {0, size * 2 / 3}, {size / 8, size}}) {
