@@ -10,13 +10,16 @@ line, flag or environment. Besides its own expectation, every run of the program
   - processor time, wall time and peak RSS stay below their bounds;
   - no file that was in the test's folder before has changed, unless it is an output.
 
-With --every N, the first input of each row is tried and each Nth behind it, and all inputs of rows that measure the
-machine. `make check` tries a third under sanitizers and one of each row in the optimised build; `make nightly` tries all.
+Inputs are tried side by side, one on each processor. With --every N, the first input of each row is tried and each Nth
+behind it. `make check` tries all in the optimised build and a sixth under sanitizers; `make nightly` tries all there, too.
 
 Usage: bad_inputs.py --penstock PATH [--only REGEX] [--every N] [--keep]
 """
 import argparse
 import collections
+import concurrent.futures
+import functools
+import multiprocessing
 import os
 import re
 import resource
@@ -47,6 +50,7 @@ LEAST_MAX_WORK_S = 20.0  # where the machine is fast
 MAX_RSS_BYTES = 256 * MIB
 SANITIZER_RSS_FACTOR = 4  # for shadow memory, quarantine and red zones
 CACHE = tempfile.TemporaryDirectory()
+CASES = []  # (row, name, test)
 OK_CODES = (0, 8)  # 8: the job finished and some requests have error records
 REPORT = re.compile(r"Sanitizer|runtime error:|terminate called|Assertion|core dumped")
 
@@ -245,17 +249,20 @@ class Program:
         self.max_work_s = max(LEAST_MAX_WORK_S, MAX_WORK * honest_work_s(self.path))
 
 
-def run_case(program, row, name, test, keep):
+def run_case(program, keep, index):
+    """Tries input `index` of CASES; returns what is wrong (or None), and how many runs of the program it took."""
+    row, name, test = CASES[index]
     folder = os.path.realpath(tempfile.mkdtemp(prefix="penstock-bad-"))
+    program.num_runs, fault = 0, None
     try:
         test(Box(program, folder))
-        return None
     except Exception as failure:  # a test that fails on an unexpected answer has found something, too
         kind = "" if isinstance(failure, Failure) else f"{type(failure).__name__}: "
-        return f"{row} {name}: {kind}{failure}"
+        fault = f"{row} {name}: {kind}{failure}"
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+    return fault, program.num_runs
 
 
 def main():
@@ -263,32 +270,35 @@ def main():
     parser.add_argument("--penstock", required=True)
     parser.add_argument("--only", default="", help="regular expression on 'ROW name'")
     parser.add_argument("--every", type=int, default=1, metavar="N",
-                        help="of each row that measures nothing, try the first input and each Nth behind it")
+                        help="of each row try the first input and each Nth behind it")
     parser.add_argument("--keep", action="store_true", help="keep the inputs' folders")
     flags = parser.parse_args()
     program = Program(flags.penstock)
     tiny_model.ModelFolder.seed()
-    rows, num_found = {}, collections.Counter()
-    for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines,
-                   bad_messages, bad_measurements, bad_predictors, bad_encoders):
+    num_found = collections.Counter()
+    # Inputs that take long come first.
+    for module in (bad_measurements, bad_encoders, bad_messages, bad_shards, bad_gguf, bad_configs, bad_tokenizers,
+                   bad_requests, bad_command_lines, bad_predictors):
         for row, name, test in module.cases():
             num_found[row] += 1
-            if row != "L11" and (num_found[row] - 1) % flags.every != 0:
-                continue
-            if re.search(flags.only, f"{row} {name}"):
-                rows.setdefault(row, []).append((name, test))
-    failures = []
-    for row, inputs in rows.items():
-        start = time.monotonic()
-        faults = [fault for name, test in inputs if (fault := run_case(program, row, name, test, flags.keep))]
-        print(f"{row:4} {'FAILED' if faults else 'ok':7} {len(inputs):3} inputs {time.monotonic() - start:7.2f} s",
-              flush=True)
-        for fault in faults:
-            print(f"  {fault}", flush=True)
-        failures += faults
-    num_inputs = sum(len(inputs) for inputs in rows.values())
-    print(f"{len(rows)} rows, {num_inputs} inputs, {program.num_runs} runs, {len(failures)} failed")
-    return 1 if failures or not rows else 0
+            if (num_found[row] - 1) % flags.every == 0 and re.search(flags.only, f"{row} {name}"):
+                CASES.append((row, name, test))
+    num_inputs, num_runs, faults = collections.Counter(), 0, collections.defaultdict(list)
+    # Processes that are forked have the inputs: functions cannot be sent to them.
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
+        results = pool.map(functools.partial(run_case, program, flags.keep), range(len(CASES)))
+        for (row, _, _), (fault, runs) in zip(CASES, results, strict=True):
+            num_inputs[row] += 1
+            num_runs += runs
+            if fault:
+                faults[row].append(fault)
+    for row in sorted(num_inputs):
+        print(f"{row:4} {'FAILED' if faults[row] else 'ok':7} {num_inputs[row]:3} inputs")
+        for fault in faults[row]:
+            print(f"  {fault}")
+    num_failed = sum(map(len, faults.values()))
+    print(f"{len(num_inputs)} rows, {len(CASES)} inputs, {num_runs} runs, {num_failed} failed")
+    return 1 if num_failed or not CASES else 0
 
 
 if __name__ == "__main__":

@@ -135,13 +135,12 @@ def probe_rows():
     yield "L11", "probe --model", measures_a_model
 
     def plans_a_job(box):
-        model = box.model().path
-        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20)
+        model, own = box.model().path, {"XDG_CACHE_HOME": box.path("cache")}  # inputs beside this one measure, too
+        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
         source = box.file("in.jsonl", '{"prompt": "abc", "max_tokens": 3}\n' * 4)
         stats = box.output("stats.json")
         result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output",
-                          box.output(),
-                          "--stats", stats], quiet=False)
+                          box.output(), "--stats", stats], quiet=False, env=own)
         box.expect(b"as it was measured on" in result.stderr, "it was measured again")
         box.expect(b"predicted" in result.stderr, "no prediction is shown")
         with open(stats, "rb") as file:
@@ -258,8 +257,8 @@ def planning_rows():
             box.expect(file.read().startswith("<svg"), "no picture")
     yield "L12", "simulate --sweep", sweeps
     def plans_for_this_machine(box):
-        model = box.model().path
-        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20)
+        model, own = box.model().path, {"XDG_CACHE_HOME": box.path("cache")}  # inputs beside this one measure, too
+        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
         text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
                         "--workload=prompt=8,gen=4,requests=4"]).stdout
         box.expect(text.startswith(b"It runs: "), "no plan")
