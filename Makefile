@@ -2,8 +2,9 @@
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
 # make nightly: tidy, tsan, all tests optimised, bad inputs, COMBINATIONS random policies and 500 of ranks under sanitizers,
-#     random plans, 300 faults, 120 of ranks, and 400 kills of --prefix-dir, from a new SEED each day; a wheel of the Python
-#     package, with lm-evaluation-harness; the papers' tables are as docs/paper-tables.md has them
+#     random plans, 300 faults, 120 of ranks, 200 kills of jobs and 400 of --prefix-dir, from a new SEED each day; jobs'
+#     answers and memory with all CPUs; a wheel of the Python package, with lm-evaluation-harness; the papers' tables are as
+#     docs/paper-tables.md has them
 # make tsan: tests of the floors with threads under the thread sanitizer
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
 # make format: clang-format on all C++ and CUDA files
@@ -45,6 +46,9 @@ nightly: deps tidy tsan
 	@scripts/wheel.sh --lm-eval
 	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
+	@python3 tests/cli/kill_resume.py --penstock build/release/bin/penstock --kills 200 --seed $(SEED)
+	@for test in same_answers memory_held memory_of_requests; do \
+		python3 tests/cli/$$test.py --penstock build/release/bin/penstock || exit 1; done
 	@python3 tests/cli/prefix_kills.py --penstock build/release/bin/penstock --kills 400 --seed $(SEED)
 	@python3 tests/cli/published_configs.py --penstock build/release/bin/penstock --all --workload prompt=128,gen=16,requests=64
 	@python3 tests/server/batch_kills.py --penstock build/release/bin/penstock --kills 200 \

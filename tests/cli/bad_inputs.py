@@ -249,6 +249,11 @@ class Program:
         self.max_work_s = max(LEAST_MAX_WORK_S, MAX_WORK * honest_work_s(self.path))
 
 
+def take_processor(processors):
+    """Gives this process a processor of its own: a program with as many threads as processors waits for those in use."""
+    os.sched_setaffinity(0, {processors.get()})
+
+
 def run_case(program, keep, index):
     """Tries input `index` of CASES; returns what is wrong (or None), and how many runs of the program it took."""
     row, name, test = CASES[index]
@@ -284,8 +289,11 @@ def main():
             if (num_found[row] - 1) % flags.every == 0 and re.search(flags.only, f"{row} {name}"):
                 CASES.append((row, name, test))
     num_inputs, num_runs, faults = collections.Counter(), 0, collections.defaultdict(list)
-    # Processes that are forked have the inputs: functions cannot be sent to them.
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
+    context = multiprocessing.get_context("fork")  # the processes then have the inputs: functions cannot be sent to them
+    processors = context.SimpleQueue()
+    for processor in (allowed := os.sched_getaffinity(0)):
+        processors.put(processor)
+    with concurrent.futures.ProcessPoolExecutor(len(allowed), context, take_processor, (processors,)) as pool:
         results = pool.map(functools.partial(run_case, program, flags.keep), range(len(CASES)))
         for (row, _, _), (fault, runs) in zip(CASES, results, strict=True):
             num_inputs[row] += 1
