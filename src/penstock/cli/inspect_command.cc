@@ -1,10 +1,7 @@
 #include "penstock/cli/commands.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
-#include <memory>
 
 #include <unistd.h>
 
@@ -17,6 +14,7 @@
 #include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/inspect_report.h"
+#include "penstock/kernels/checksum.h"
 #include "penstock/kernels/decompress.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/plan/loaded_model.h"
@@ -37,7 +35,7 @@ absl::StatusOr<int64_t> VerifyCompressed(const TensorInfo& tensor, const OpenedF
   std::vector<std::byte> bytes(MaxCompressedBytes(value_bytes)), scratch(kExponentScratchBytes);
   const auto values = std::span(bytes).first(value_bytes), compressed = std::span(bytes).last(tensor.extent.size_bytes);
   PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), compressed, tensor.extent.offset_bytes, file.path));
-  PENSTOCK_RETURN_IF_ERROR(CheckSum(tensor, XXH3_64bits(compressed.data(), compressed.size())));
+  PENSTOCK_RETURN_IF_ERROR(CheckSum(tensor, kernels::Checksum(compressed)));
   const kernels::KernelTable& table = kernels::KernelsFor(kernels::BestIsa());
   if (!kernels::Decompress(table, compressed, scratch, values).has_value()) return CannotDecompress(tensor);
   std::vector<float> floats(kMiB);
@@ -58,14 +56,13 @@ absl::StatusOr<int64_t> VerifyStored(const TensorInfo& tensor, const OpenedFile&
   const Dtype dtype = is_float && tensor.packed.has_value() ? DtypeOf(*tensor.packed) : tensor.dtype;
   const uint64_t block_bytes = is_blocks ? static_cast<uint64_t>(BlockBytes(*tensor.packed)) : 64;
   const uint64_t chunk_bytes = chunk.size() / block_bytes * block_bytes;
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
-  XXH3_64bits_reset(digest.get());
+  kernels::RunningChecksum checksum;
   std::vector<float> values;
   int64_t num_bad = 0;
   for (uint64_t done = 0; done < tensor.extent.size_bytes; done += chunk_bytes) {
     const auto part = chunk.first(std::min<uint64_t>(chunk_bytes, tensor.extent.size_bytes - done));
     PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), part, tensor.extent.offset_bytes + done, file.path));
-    XXH3_64bits_update(digest.get(), part.data(), part.size());
+    checksum.Add(part);
     if (is_blocks) {
       values.resize(part.size() / block_bytes * static_cast<uint64_t>(BlockElements(*tensor.packed)));
       DequantiseBlocks(*tensor.packed, part, values);
@@ -77,7 +74,7 @@ absl::StatusOr<int64_t> VerifyStored(const TensorInfo& tensor, const OpenedFile&
     }
     num_bad += NumNotFinite(values);
   }
-  PENSTOCK_RETURN_IF_ERROR(CheckSum(tensor, XXH3_64bits_digest(digest.get())));
+  PENSTOCK_RETURN_IF_ERROR(CheckSum(tensor, checksum.value()));
   return num_bad;
 }
 

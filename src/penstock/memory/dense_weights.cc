@@ -1,11 +1,8 @@
 #include "penstock/memory/dense_weights.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <memory>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
@@ -14,6 +11,7 @@
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/kernels/checksum.h"
 
 namespace penstock {
 namespace {
@@ -176,7 +174,7 @@ class Loader final : public Visitor {
     if (IsReady(tensor)) return ReadPacked(tensor, format, heads, target);
     const absl::StatusOr<ReadScales> scales = ReadScales::Of(checkpoint_->files(), tensor);
     status_.Update(scales.status());
-    const Digest digest = NewDigest();
+    kernels::RunningChecksum checksum;
     const uint64_t panel_bytes = PanelBytes(format, inner_dim), row_bytes = RowBytes(tensor);
     for (int64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
       for (int64_t col = first; col < end && status_.ok(); col += kPanelCols) {
@@ -184,7 +182,7 @@ class Loader final : public Visitor {
         const int64_t row = matrix * num_cols + col;
         ReadRowsOf(tensor, row, count);
         if (tensor.xxh3.has_value() && heads.is_all()) {
-          XXH3_64bits_update(digest.get(), bounce_.data(), static_cast<uint64_t>(count) * row_bytes);
+          checksum.Add(bounce_.first(static_cast<uint64_t>(count) * row_bytes));
         }
         Put(target, panel_bytes, [&](std::byte* panel) {
           PackRows(tensor, bounce_.data(), scales->bytes(), row, count, format, bounce_.data() + kPanelCols * row_bytes,
@@ -194,7 +192,7 @@ class Loader final : public Visitor {
       }
     }
     if (!heads.is_all()) return CheckRows(tensor);
-    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
+    if (status_.ok()) status_ = CheckSum(tensor, checksum.value());
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
     std::byte* target = allocator_.TakeBytes(NumElements(tensor) * SizeOf(dtype));
@@ -212,13 +210,6 @@ class Loader final : public Visitor {
   }
 
  private:
-  using Digest = std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)>;
-
-  static Digest NewDigest() {
-    Digest digest(XXH3_createState(), &XXH3_freeState);
-    XXH3_64bits_reset(digest.get());
-    return digest;
-  }
   void Read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> target) {
     if (!status_.ok()) return;
     const OpenedFile& file = checkpoint_->files()[tensor.file_idx];
@@ -241,14 +232,14 @@ class Loader final : public Visitor {
   // Compares the checksum of all rows, of which only some are kept.
   void CheckRows(const TensorInfo& tensor) {
     if (!tensor.xxh3.has_value()) return;
-    const Digest digest = NewDigest();
+    kernels::RunningChecksum checksum;
     const int64_t num_rows = NumRows(tensor);
     for (int64_t row = 0; row < num_rows && status_.ok(); row += kPanelCols) {
       const int64_t count = std::min(kPanelCols, num_rows - row);
       ReadRowsOf(tensor, row, count);
-      XXH3_64bits_update(digest.get(), bounce_.data(), static_cast<uint64_t>(count) * RowBytes(tensor));
+      checksum.Add(bounce_.first(static_cast<uint64_t>(count) * RowBytes(tensor)));
     }
-    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
+    if (status_.ok()) status_ = CheckSum(tensor, checksum.value());
   }
   // Reads the whole tensor for its checksum, and keeps the panels of `heads`.
   void ReadPacked(const TensorInfo& tensor, WeightFormat format, const HeadRange& heads, std::byte* target) {
@@ -259,36 +250,36 @@ class Loader final : public Visitor {
       kept_begin = PackedBytes(format, first, RowElements(tensor));
       kept_end = kept_begin + BytesOfHeads(tensor, format, heads);
     }
-    const Digest digest = NewDigest();
+    kernels::RunningChecksum checksum;
     for (uint64_t begin = 0; begin < tensor.extent.size_bytes && status_.ok(); begin += bounce_.size()) {
       const uint64_t end = std::min<uint64_t>(begin + bounce_.size(), tensor.extent.size_bytes);
       if (heads.is_all()) {
         Put(target + begin, end - begin, [&](std::byte* part) {
           Read(tensor, begin, {part, end - begin});
-          XXH3_64bits_update(digest.get(), part, end - begin);
+          checksum.Add({part, end - begin});
         });
         continue;
       }
       Read(tensor, begin, bounce_.first(end - begin));
-      XXH3_64bits_update(digest.get(), bounce_.data(), end - begin);
+      checksum.Add(bounce_.first(end - begin));
       const uint64_t from = std::max(begin, kept_begin), to = std::min(end, kept_end);
       if (from >= to) continue;
       Put(target + (from - kept_begin), to - from,
           [&](std::byte* part) { std::copy_n(bounce_.data() + (from - begin), to - from, part); });
     }
-    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
+    if (status_.ok()) status_ = CheckSum(tensor, checksum.value());
   }
   void ReadConverted(const TensorInfo& tensor, Dtype target_dtype, std::byte* target) {
     const uint64_t element_bytes = SizeOf(tensor.dtype), target_bytes = SizeOf(target_dtype);
     const uint64_t row_elements = static_cast<uint64_t>(RowElements(tensor));
     const uint64_t rows_at_once = bounce_.size() / (row_elements * std::max(element_bytes, target_bytes));
-    const Digest digest = NewDigest();
+    kernels::RunningChecksum checksum;
     const auto all_rows = static_cast<uint64_t>(NumRows(tensor));
     for (uint64_t row = 0; row < all_rows && status_.ok(); row += rows_at_once) {
       const uint64_t num_rows = std::min(rows_at_once, all_rows - row);
       const uint64_t first = row * row_elements, count = num_rows * row_elements;
       ReadRowsOf(tensor, static_cast<int64_t>(row), static_cast<int64_t>(num_rows));
-      if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);
+      if (tensor.xxh3.has_value()) checksum.Add(bounce_.first(count * element_bytes));
       Put(target + first * target_bytes, count * target_bytes, [&](std::byte* part) {
         Convert(tensor.dtype, bounce_.data(), count, target_dtype, part);
         if (tensor.form == VectorForm::kPlain) return;
@@ -297,7 +288,7 @@ class Loader final : public Visitor {
         }
       });
     }
-    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
+    if (status_.ok()) status_ = CheckSum(tensor, checksum.value());
   }
   static void Convert(Dtype source_dtype, const std::byte* source, uint64_t count, Dtype target_dtype,
                       std::byte* target) {
