@@ -342,21 +342,25 @@ RowBatch FirstRows(const MeasuredLayers& layers, int64_t num_rows) {
   return batch;
 }
 
-// Returns the seconds in which a pool draws tokens from logits, for an entry.
+// Returns the seconds in which a pool draws tokens from logits, for an entry. Of a vocabulary whose rows do
+// not fit into max_bytes it draws from a part.
 absl::StatusOr<double> MeasureDraws(const KernelProbe& probe, ThreadPool& pool) {
   constexpr int64_t kDrawnRows = RowRates::kDrawnRows;
-  const int64_t vocab_size = probe.config.vocab_size;
-  std::vector<float> given(static_cast<size_t>(vocab_size * kDrawnRows)), logits(given.size());
+  constexpr uint64_t kEntryBytes = 2 * sizeof(float) * kDrawnRows;  // of `given` and `logits`
+  const int64_t num_entries =
+      std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / kEntryBytes), 1, probe.config.vocab_size);
+  std::vector<float> given(static_cast<size_t>(num_entries * kDrawnRows)), logits(given.size());
   std::minstd_rand random(1);
   std::normal_distribution<float> values(0, 3);
   for (float& value : given) value = values(random);
   std::vector<Sampler> samplers;
-  for (int i = 0; i < pool.num_workers(); ++i) samplers.emplace_back(probe.kernels, vocab_size);
+  for (int i = 0; i < pool.num_workers(); ++i) samplers.emplace_back(probe.kernels, num_entries);
   const SamplingParams sampling{.temperature = 0.7, .top_p = 0.9};
   const TokenHistory history(sampling);
   const auto draw = [&](int64_t row, int worker_idx) {
-    const auto own = std::span(logits).subspan(static_cast<size_t>(row * vocab_size), static_cast<size_t>(vocab_size));
-    std::copy_n(given.begin() + row * vocab_size, vocab_size, own.begin());
+    const auto own =
+        std::span(logits).subspan(static_cast<size_t>(row * num_entries), static_cast<size_t>(num_entries));
+    std::copy_n(given.begin() + row * num_entries, num_entries, own.begin());
     samplers[worker_idx].Sample(own, sampling, {.history = history});
   };
   PENSTOCK_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(probe, [&] { pool.ParallelFor(kDrawnRows, draw); }));
