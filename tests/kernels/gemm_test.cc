@@ -451,6 +451,27 @@ TEST_P(GemmTest, NoBiasAddsNothing) {
   }
 }
 
+TEST_P(GemmTest, TouchesNothingBehindItsRowsWeightsBiasAndOutput) {
+  for (const Kind& kind : kKinds) {
+    for (const Shape& shape : {Shape{1, 9, 65}, Shape{7, 33, 257}, Shape{25, 40, 320}}) {
+      const GemmData data(shape, kind);
+      const AlignedBytes rows = data.Rows(table_.prepare_rows);
+      std::vector<float> y = data.NewOutput();
+      const GuardedBytes x(rows.data(), static_cast<uint64_t>(shape.num_rows * data.x_stride_bytes), 64);
+      const GuardedBytes w(data.w.data(), PackedBytes(kind.w_format, shape.num_cols, shape.inner_dim), 64);
+      const GuardedBytes bias(data.bias.data(), data.bias.size() * sizeof(float), sizeof(float));
+      const GuardedBytes output(y.data(), y.size() * sizeof(float), sizeof(float));
+      GemmArgs args = data.Args(rows, output.floats());
+      args.x = x.data();
+      args.w = w.data();
+      args.bias = bias.floats();
+      table_.gemm(args);
+      std::copy_n(output.floats(), y.size(), y.begin());
+      ExpectSameBits(y, data.Run(table_));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isas, GemmTest, ::testing::ValuesIn(SupportedIsas()),
                          [](const auto& isa) { return std::string(IsaName(isa.param)); });
 

@@ -12,7 +12,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "penstock/base/check.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/tensor/block_formats.h"
 #include "penstock/tensor/block_panels.h"
@@ -99,6 +102,34 @@ class AlignedBytes {
 
  private:
   std::vector<CacheLine> lines_;
+};
+
+// A copy of bytes in front of a page that allows no access, so an access behind them crashes. Their size is rounded up
+// to `alignment`.
+class GuardedBytes {
+ public:
+  GuardedBytes(const void* bytes, uint64_t size, uint64_t alignment) {
+    const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    const uint64_t aligned_size = (size + alignment - 1) / alignment * alignment;
+    const uint64_t usable = (aligned_size + page - 1) / page * page;
+    size_ = usable + page;
+    void* pages = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    PENSTOCK_CHECK(pages != MAP_FAILED);
+    pages_ = static_cast<std::byte*>(pages);
+    PENSTOCK_CHECK(::mprotect(pages_ + usable, page, PROT_NONE) == 0);
+    data_ = pages_ + usable - aligned_size;
+    std::memcpy(data_, bytes, size);
+  }
+  ~GuardedBytes() { ::munmap(pages_, size_); }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  std::byte* data() const { return data_; }
+  float* floats() const { return reinterpret_cast<float*>(data_); }
+
+ private:
+  uint64_t size_ = 0;
+  std::byte* pages_ = nullptr;
+  std::byte* data_ = nullptr;
 };
 
 // Fills random blocks whose scales are of medium size.
