@@ -17,6 +17,8 @@ namespace {
 // pays only when every worker has a CPU of its own; otherwise threads sleep at once.
 constexpr int kSpins = 4000;
 
+constexpr uint32_t kOpen = 1u << 31;  // more than there can be workers
+
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -102,18 +104,29 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
   body_ = &body;
   num_tasks_ = num_tasks;
   next_task_.store(0, std::memory_order_relaxed);
-  num_busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  gate_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   DrainTasks(0);
-  for (int spin = 0; num_busy_.load(std::memory_order_acquire) != 0; ++spin) {
+  // All tasks have been handed out. Workers inside finish theirs; others find the gate closed.
+  uint32_t num_inside = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  for (int spin = 0; num_inside != 0; ++spin) {
     if (spin < num_spins_) {
       Relax();
-    } else if (const int busy = num_busy_.load(std::memory_order_acquire); busy != 0) {
-      num_busy_.wait(busy, std::memory_order_acquire);
+    } else {
+      gate_.wait(num_inside, std::memory_order_acquire);
     }
+    num_inside = gate_.load(std::memory_order_acquire);
   }
   body_ = nullptr;
+}
+
+bool ThreadPool::Enter() {
+  uint32_t gate = gate_.load(std::memory_order_relaxed);
+  while ((gate & kOpen) != 0) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) return true;
+  }
+  return false;
 }
 
 void ThreadPool::DrainTasks(int worker_idx) {
@@ -134,10 +147,12 @@ void ThreadPool::Work(int worker_idx) {
         epoch_.wait(seen_epoch, std::memory_order_acquire);
       }
     }
-    ++seen_epoch;
+    seen_epoch = epoch_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!Enter()) continue;
     DrainTasks(worker_idx);
-    if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_one();
+    // The last one out of a closed region wakes the caller.
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
 }
 

@@ -1,8 +1,9 @@
 // A pinned pool of worker threads for one compute lane.
 //
 // The calling thread is worker 0 and takes part. Workers spin for a short while between regions and then
-// sleep, because a forward pass opens thousands of regions a second. Not thread-safe: one region at a time,
-// opened by one thread.
+// sleep, because a forward pass opens thousands of regions a second. A worker whose CPU is taken by another process may
+// come too late for a region: then the others do its share, and nobody waits for it. Not thread-safe: one region at a
+// time, opened by one thread.
 #pragma once
 
 #include <sched.h>
@@ -56,6 +57,8 @@ class ThreadPool {
 
  private:
   void Work(int worker_idx);
+  // Joins the open region; false if there is none.
+  bool Enter();
   void DrainTasks(int worker_idx);
 
   std::vector<std::thread> threads_;
@@ -65,7 +68,8 @@ class ThreadPool {
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one for each region; workers wait for it
-  alignas(64) std::atomic<int> num_busy_{0};    // workers that have not yet finished the current region
+  alignas(64) std::atomic<uint32_t> gate_{
+      0};  // of the current region: kOpen, and the workers inside besides the caller
   std::atomic<bool> stop_{false};
 };
 
