@@ -1,6 +1,7 @@
 #include "penstock/simulate/hardware_rates.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "penstock/base/status.h"
 #include "penstock/memory/expert_layouts.h"
@@ -9,7 +10,8 @@ namespace penstock {
 namespace {
 
 // A read that waits for a slot begins this much later than the slot is free, and its expert is seen this much later
-// than it arrives: threads have to wake. Measured in virtual machines of two CPUs.
+// than it arrives: threads have to wake. So late other threads join in finishing it. Measured in virtual machines of
+// two CPUs.
 constexpr double kWakeSeconds = 150e-6;
 
 // Packing that was not measured takes as long as reading the weights so many times more: one thread gathers and
@@ -20,23 +22,30 @@ constexpr double kPackingReads = 5;
 // with AVX-512). The matrices of an expert are decompressed side by side.
 constexpr double kDecodedBytesPerSecond = 6e9;
 
-// Returns how long threads need for equal parts of work that takes one thread `seconds`. A part has one thread.
-double SharedSeconds(double seconds, int64_t num_parts, int num_threads) {
-  if (num_parts <= 0) return seconds;
-  const int64_t num_rounds = (num_parts - 1) / std::max(1, num_threads) + 1;
-  return seconds * static_cast<double>(num_rounds) / static_cast<double>(num_parts);
+// Returns how long threads need for equal parts of work that takes one thread `seconds`. A part has one thread. All
+// threads but the first come `late_s` later.
+double SharedSeconds(double seconds, int64_t num_parts, int num_threads, double late_s = 0) {
+  if (num_parts <= 1 || num_threads <= 1 || seconds <= 0) return seconds;
+  const double part_s = seconds / static_cast<double>(num_parts);
+  const double num_alone = std::floor(late_s / part_s);
+  const auto num_left = static_cast<int64_t>(static_cast<double>(num_parts) - num_alone);
+  if (num_left <= 1) return seconds;
+  const int64_t num_rounds = (num_left - 1) / num_threads + 1;
+  // The first thread is within a part when the others come, so they end the last round later.
+  const bool is_lone_round = num_left % num_threads == 1;
+  return static_cast<double>(num_rounds) * part_s + (is_lone_round ? num_alone * part_s : late_s);
 }
 
 double DecodingSeconds(const TaskCost& cost, int num_threads) {
   const double seconds = static_cast<double>(cost.decoded_bytes) / kDecodedBytesPerSecond;
-  return SharedSeconds(seconds, cost.ready_experts * ExpertLayouts::kFinishParts, num_threads);
+  return SharedSeconds(seconds, cost.ready_experts * ExpertLayouts::kFinishParts, num_threads, kWakeSeconds);
 }
 
-// A thread packs a whole expert.
+// A thread packs a whole expert. The pool's other threads sleep while the disk is waited for.
 double PackingSeconds(const TaskCost& cost, const GemmRates& gemm, int num_threads) {
   const auto bytes = static_cast<double>(cost.packed_bytes);
   const double seconds = gemm.pack_s > 0 ? gemm.pack_s * bytes : kPackingReads * gemm.Seconds(0, bytes);
-  return SharedSeconds(seconds, cost.ready_experts, num_threads);
+  return SharedSeconds(seconds, cost.ready_experts, num_threads, kWakeSeconds);
 }
 
 // The rates of the matrices in one format, and their share of all.
