@@ -80,8 +80,10 @@ print("usable", flush=True)
 
 
 def test_ctrl_c_gives_requests_up():
+    # A shell lets programs in the background ignore SIGINT, and so their children.
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, cwd=common.ROOT)
+                               text=True, cwd=common.ROOT,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.5)
     begin = time.monotonic()
