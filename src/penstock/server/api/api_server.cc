@@ -308,7 +308,7 @@ void ApiServer::Health(const std::shared_ptr<Exchange>& exchange) {
   const State state = state_;
   json::object body = {{"status", state == State::kLoading ? "loading" : state == State::kReady ? "ok" : "draining"}};
   bool is_good = state == State::kReady;
-  if (service_ != nullptr && state != State::kLoading) {
+  if (state != State::kLoading) {
     const EngineSnapshot engine = service_->Snapshot();
     body["running"] = engine.num_running;
     body["waiting"] = engine.num_waiting;

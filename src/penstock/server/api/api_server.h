@@ -121,8 +121,9 @@ class ApiServer : public RequestHandler {
 
   ApiOptions options_;
   std::vector<Route> routes_;
-  std::string model_name_;
   std::atomic<State> state_{State::kLoading};
+  // SetEngine() sets these before the state changes. Nothing reads them while the model is being loaded.
+  std::string model_name_;
   EngineService* service_ = nullptr;
   std::optional<PromptMaker> prompts_;
   SamplingParams sampling_;
