@@ -68,8 +68,8 @@ class ThreadPool {
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one for each region; workers wait for it
-  alignas(64) std::atomic<uint32_t> gate_{
-      0};  // of the current region: kOpen, and the workers inside besides the caller
+  // Whether workers may enter the current region, and how many are inside besides the caller.
+  alignas(64) std::atomic<uint32_t> gate_{0};
   std::atomic<bool> stop_{false};
 };
 

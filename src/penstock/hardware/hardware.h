@@ -137,8 +137,8 @@ struct Link {
   std::string name = {};   // "disk_to_dram", "dram_to_device", "device_to_dram", "between_ranks"
   double bytes_per_s = 0;  // of long transfers
   double latency_s = 0;    // added to every transfer
-  std::vector<TransferRate> rates =
-      {};  // as measured, by size and number under way, ascending; empty: bytes_per_s for all sizes
+  // As measured, by size and number under way, ascending. Empty: bytes_per_s for all sizes.
+  std::vector<TransferRate> rates = {};
 
   // Returns the seconds of one among many transfers, with the best number of them under way that is at most
   // `max_under_way`. Interpolates between measured sizes and numbers; smaller transfers take as long as the smallest
