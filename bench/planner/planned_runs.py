@@ -2,7 +2,8 @@
 """Compares plans with the runs of their policy files: tokens per second, and experts in memory.
 
 Each budget is the least one for the store, and a share of the store's size. `plan --output` writes a policy file for a job
-of random tokens; `run --policy` computes this job. The median of several runs counts.
+of random tokens; `run --policy` computes this job. Each round plans anew, because the speed of a shared disk changes within
+minutes. The median of the rounds' ratios counts.
 """
 
 import argparse
@@ -45,16 +46,21 @@ def main():
         policy = pathlib.Path(folder) / "policy.json"
         for model, share in itertools.product(args.model, args.share or SHARES):
             budget = least_budget(penstock, model, workload) + int(auto_policy.size_of(model) * share)
-            plan = penstock.json("plan", "--model", model, "--workload", workload, "--memory", f"{budget}B",
-                                 "--output", policy)["choices"][0]
-            runs = [penstock.job(model, work, "--policy", policy) for _ in range(args.rounds)]
-            planned = plan["predicted"]["generation_tokens_per_second"]
-            rate = statistics.median(run["tokens_per_second"]["generation"] for run in runs)
+            planned, rates, residents = [], [], set()
+            for _ in range(args.rounds):
+                plan = penstock.json("plan", "--model", model, "--workload", workload, "--memory", f"{budget}B",
+                                     "--output", policy)["choices"][0]
+                run = penstock.job(model, work, "--policy", policy)
+                planned.append(plan["predicted"]["generation_tokens_per_second"])
+                rates.append(run["tokens_per_second"]["generation"])
+                residents.add((f"{plan['memory']['pinned_experts']}/{plan['memory']['expert_slots']}",
+                               f"{run['policy']['pinned_experts']}/{run['policy']['expert_slots']}"))
+            ratios = sorted(rate / plan for rate, plan in zip(rates, planned, strict=True))
             chosen = json.loads(policy.read_text())
-            residents = [f"{plan['memory']['pinned_experts']}/{plan['memory']['expert_slots']}",
-                         f"{runs[0]['policy']['pinned_experts']}/{runs[0]['policy']['expert_slots']}"]
             print(f"| {pathlib.Path(model).name} | {share:.0%} | {chosen['schedule']}, N={chosen['batch_size']} | "
-                  f"{planned:.1f} | {rate:.1f} | {rate / planned:.2f} | {residents[0]} | {residents[1]} |", flush=True)
+                  f"{statistics.median(planned):.1f} | {statistics.median(rates):.1f} | {statistics.median(ratios):.2f} "
+                  f"({ratios[0]:.2f}-{ratios[-1]:.2f}) | {', '.join(p for p, _ in sorted(residents))} | "
+                  f"{', '.join(r for _, r in sorted(residents))} |", flush=True)
 
 
 if __name__ == "__main__":
