@@ -226,12 +226,13 @@ def planning_rows():
     def counts_the_job(box):  # so that a run of the workload has room for as many experts as its plan
         model = box.model().path
         requests = "".join(json.dumps({"prompt": [3] * 8, "max_tokens": 4}) + "\n" for _ in range(16))
-        planned = box.least_memory(["plan", "--model", model, "--workload=prompt=8,gen=4,requests=16", "--threads=1",
-                                    "--hardware=none:dram=1GiB"])
+        described = ["--model", model, "--workload=prompt=8,gen=4,requests=16", "--threads=1", "--hardware=none:dram=1GiB"]
+        planned, simulated = (box.least_memory([command, *described]) for command in ("plan", "simulate"))
         run = box.least_memory(["run", "--model", model, "--input", box.file("in.jsonl", requests), "--output", box.output(),
                                 "--context-length=12", "--threads=1"])
         box.expect(run <= planned < run + (512 << 10), f"the least budgets are {planned} of the plan and {run} of the run")
-    yield "L12", "a plan counts the memory of its run", counts_the_job
+        box.expect(planned == simulated, f"the least budgets are {planned} of the plan and {simulated} of the simulation")
+    yield "L12", "a plan and a simulation count the memory of their run", counts_the_job
 
     def simulates(box):
         page, trace = box.output("page.html"), box.output("trace.json")
@@ -260,7 +261,7 @@ def planning_rows():
         model, own = box.model().path, {"XDG_CACHE_HOME": box.path("cache")}  # inputs beside this one measure, too
         box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
         text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
-                        "--workload=prompt=8,gen=4,requests=4"]).stdout
+                        "--workload=prompt=8,gen=4,requests=4"], env=own).stdout
         box.expect(text.startswith(b"It runs: "), "no plan")
     yield "L12", "plan for this machine", plans_for_this_machine
     for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y",

@@ -15,7 +15,6 @@
 #include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/output_file.h"
 #include "penstock/hardware/presets.h"
-#include "penstock/job/input/validate_input.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/policy_file.h"
 #include "penstock/schedule/schedule.h"
@@ -485,13 +484,7 @@ struct Planned {
 absl::StatusOr<Planned> MakePlan(const DescribedFlags& flags,
                                  std::function<CallerMemory(const ModelInfo&)> caller_memory = {}) {
   PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags));
-  if (!caller_memory) {
-    // A run that computes the workload holds this memory, too.
-    caller_memory = [report = ReportOf(described.workload)](const ModelInfo& model) {
-      return JobMemory(report, model);
-    };
-  }
-  described.options.caller_memory = std::move(caller_memory);
+  if (caller_memory) described.options.caller_memory = std::move(caller_memory);
   DrawnChoices drawn;
   PENSTOCK_ASSIGN_OR_RETURN(
       std::vector<PolicyChoice> choices,

@@ -11,6 +11,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/hardware/presets.h"
+#include "penstock/job/input/validate_input.h"
 #include "penstock/measure/learned_routing.h"
 #include "penstock/measure/probe.h"
 #include "penstock/plan/engine_plan.h"
@@ -60,6 +61,8 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
     PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
     workload.routing = ExpectedRouting(model);
   }
+  // A run that computes the workload holds this memory, too.
+  options.caller_memory = [report = ReportOf(workload)](const ModelInfo& info) { return JobMemory(report, info); };
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine ? CachedProbe({.options = options, .model = &model})
                                                                : ParseHardwareFlag(flags.hardware));
   hardware.num_ranks = static_cast<int>(flags.ranks);
