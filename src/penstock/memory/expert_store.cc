@@ -49,11 +49,18 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
       args.source->needs_finish() ? static_cast<uint64_t>(args.num_workers) * args.layouts.scratch_bytes() : 0;
   const uint64_t slots_bytes = static_cast<uint64_t>(args.num_slots) * args.layouts.slot_bytes();
   Memory* const memory = args.memory;
+  const int num_workers = args.num_workers;
   auto store = std::unique_ptr<ExpertStore>(new ExpertStore(std::move(args)));
   PENSTOCK_CHECK(store->num_pinned_ < store->num_slots() || store->num_pinned_ == store->layouts_->num_experts());
   if (memory != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(store->scratch_, HostMemory().Map(scratch_bytes));
     PENSTOCK_ASSIGN_OR_RETURN(store->arena_, memory->Map(slots_bytes));
+    constexpr uint64_t kMinBytes = 64 * kMiB;     // less takes no noticeable time
+    constexpr uint64_t kAheadBytes = 256 * kMiB;  // half a second of touching
+    if (memory->is_host() && slots_bytes >= kMinBytes) {
+      const std::span<std::byte> bytes(store->arena_.data(), store->arena_.size_bytes());
+      store->toucher_ = std::make_unique<PageToucher>(bytes, num_workers, kAheadBytes);
+    }
   }
   return store;
 }
@@ -87,7 +94,10 @@ bool ExpertStore::IsBroken(SlotId slot_id) const {
 
 Events ExpertStore::Reassign(SlotId slot_id, ExpertKey key, FetchReason reason) {
   Slot& slot = slots_[slot_id];
-  if (!empty_.empty() && empty_.back() == slot_id) empty_.pop_back();
+  if (!empty_.empty() && empty_.back() == slot_id) {
+    empty_.pop_back();
+    if (toucher_ != nullptr) toucher_->OnWanted((static_cast<uint64_t>(slot_id) + 1) * layouts_->slot_bytes());
+  }
   if (slot.key != kNoExpert) slot_of_expert_[slot.key] = kNoSlot;
   slot_of_expert_[key] = slot_id;
   Events slot_free;

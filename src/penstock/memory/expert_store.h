@@ -26,6 +26,7 @@
 #include "penstock/memory/expert_key.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/memory/expert_source.h"
+#include "penstock/runtime/page_toucher.h"
 #include "penstock/runtime/runtime.h"
 
 namespace penstock {
@@ -234,7 +235,8 @@ class ExpertStore {
   int64_t num_waiting_pages_ = 0;
   std::vector<ExpertKey> announced_;
   Arena arena_;
-  Arena scratch_;  // scratch_bytes() for each worker
+  Arena scratch_;                         // scratch_bytes() for each worker
+  std::unique_ptr<PageToucher> toucher_;  // of arena_, if it is large and the host's
   ExpertCounters counters_;
 };
 
