@@ -42,7 +42,8 @@ for interpreter in "$python" "$@"; do
   number=$((number + 1))
   "$interpreter" -m venv "$test_env"
   "$test_env/bin/pip" install -q --disable-pip-version-check pytest==9.2.0 "$work"/repaired/*.whl
-  run_tests "$test_env" tests/python/test_llm.py tests/python/test_concurrency.py tests/python/test_docs.py
+  run_tests "$test_env" tests/python/test_llm.py tests/python/test_arguments.py tests/python/test_concurrency.py \
+    tests/python/test_docs.py
 done
 if [ "$lm_eval" ]; then
   "$work/test0/bin/pip" install -q --disable-pip-version-check lm-eval==0.4.13 torch transformers accelerate

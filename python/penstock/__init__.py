@@ -1,6 +1,5 @@
 """Penstock runs Mixture-of-Experts language models that do not fit into memory. docs/python.md has examples."""
-from penstock._base import plan
-from penstock._penstock import set_log_level
+from penstock._base import plan, set_log_level
 from penstock._penstock import version as _version
 from penstock.async_llm import AsyncLLM
 from penstock.errors import (

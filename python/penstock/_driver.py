@@ -3,6 +3,7 @@
 So any number of threads and coroutines can share a model, and an exception such as KeyboardInterrupt in one of them never
 interrupts a step.
 """
+import atexit
 import collections
 import concurrent.futures
 import dataclasses
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock import _penstock
-from penstock.errors import InternalError, PenstockError, StoppedError, UsageError, of_code
+from penstock.errors import InternalError, StoppedError, UsageError, of_code
 
 T = TypeVar("T")
 Result = dict[str, Any]
@@ -45,6 +46,14 @@ def _settle(future: "concurrent.futures.Future[Any]", result: Any = None, error:
         pass  # cancelled
 
 
+def wait(future: "concurrent.futures.Future[T]") -> T:
+    """The result. If Ctrl-C ends the wait, the future is cancelled: what nobody waits for must not hold up requests."""
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
 class Driver:
     """Owns a session. All methods may be called from any thread."""
 
@@ -53,7 +62,7 @@ class Driver:
         self._changed = threading.Condition()  # guards the next five
         self._backlog: collections.deque[Request] = collections.deque()
         self._calls: collections.deque[_Call] = collections.deque()
-        self._given_up: list[int] = []
+        self._given_up: list[int] = []  # tickets; 0 for a call
         self._last_ticket = 0
         self._is_closing = False
         self._error: BaseException | None = None  # after which nothing works any more
@@ -61,12 +70,16 @@ class Driver:
         self._session: _penstock.Session | None = None
         opened: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._main, args=(flags, date, opened), name="penstock", daemon=True)
+        atexit.register(self.close)  # Python must not end while the thread opens the engine
         self._thread.start()
         try:
             opened.result()
-        except BaseException:  # Ctrl-C, too: the thread closes what it opens
+        except BaseException as error:  # Ctrl-C, too: the thread closes what it opens
             self._is_closing = True
+            if opened.done() and opened.exception() is error:
+                atexit.unregister(self.close)
             raise
+        atexit.unregister(self.close)
 
     def session(self) -> _penstock.Session:
         """The session, for calls that may be made at any time."""
@@ -78,24 +91,26 @@ class Driver:
 
     def submit(self, requests: list[Request]) -> None:
         """Queues requests. Each future gets the result, or an exception."""
+        self.check_process()
         with self._changed:
             self._check()
             for request in requests:
                 self._last_ticket += 1
                 request.ticket = self._last_ticket
-                request.future.add_done_callback(functools.partial(self._cancelled, request))
+                request.future.add_done_callback(functools.partial(self._cancelled, request.ticket))
             self._backlog.extend(requests)
             self._wake()
 
-    def call(self, function: Callable[[], T], needs_idle: bool = False) -> T:
-        """Calls a function between two steps, or when no request runs. New requests wait meanwhile."""
+    def start_call(self, function: Callable[[], T], needs_idle: bool = False) -> "concurrent.futures.Future[T]":
+        """Has a function called between two steps, or when no request runs. New requests wait meanwhile."""
         call = _Call(function, needs_idle)
+        self.check_process()
         with self._changed:
             self._check()
+            call.future.add_done_callback(functools.partial(self._cancelled, 0))
             self._calls.append(call)
             self._wake()
-        result: T = call.future.result()
-        return result
+        return call.future
 
     def close(self) -> None:
         """Gives up all requests and closes the engine. Raises an error if a recording could not be written."""
@@ -104,17 +119,21 @@ class Driver:
         with self._changed:
             self._is_closing = True
             self._wake()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def _check(self) -> None:
+    def check_process(self) -> None:
+        """Raises an error in a forked process, where the thread does not exist and may have left a lock locked."""
         if os.getpid() != self._pid:
             raise UsageError("this LLM was opened before the process forked; open one in each process")
+
+    def _check(self) -> None:
+        self.check_process()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         if self._is_closing:
             raise StoppedError("the LLM is closed")
 
@@ -123,11 +142,11 @@ class Driver:
         if self._session is not None:
             self._session.wake()
 
-    def _cancelled(self, request: Request, future: "concurrent.futures.Future[Result]") -> None:
-        if not future.cancelled():
+    def _cancelled(self, ticket: int, future: "concurrent.futures.Future[Any]") -> None:
+        if not future.cancelled() or os.getpid() != self._pid:
             return
         with self._changed:
-            self._given_up.append(request.ticket)
+            self._given_up.append(ticket)
             self._wake()
 
     # The rest runs in the thread.
@@ -167,12 +186,15 @@ class Driver:
             if self._is_closing:
                 return False
             given_up, self._given_up = self._given_up, []
-            now = [call for call in self._calls if not call.needs_idle or session.is_idle()]
+            now = [call for call in self._calls
+                   if call.future.cancelled() or not call.needs_idle or session.is_idle()]
             self._calls = collections.deque(call for call in self._calls if call not in now)
         for ticket in given_up:
             if self._running.pop(ticket, None) is not None:
                 session.give_up(ticket)
         for call in now:
+            if call.future.cancelled():
+                continue
             try:
                 _settle(call.future, call.function())
             except BaseException as error:
@@ -194,7 +216,7 @@ class Driver:
             try:
                 session.submit(request.ticket, request.line, request.number, request.on_piece is not None)
                 self._running[request.ticket] = request
-            except PenstockError as error:
+            except Exception as error:
                 _settle(request.future, error=error)
 
     def _deliver(self, results: list[Result], pieces: list[tuple[int, int, str, list[int]]]) -> None:

@@ -1,15 +1,16 @@
 """An open model for asyncio: many coroutines share it."""
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import numpy.typing
 
-from penstock._base import AnyPrompt, Messages, Model, Prompt, TokenIds, generation_request, scoring_request
+from penstock._base import AnyPrompt, Messages, Model, Prompt, TokenIds, chat_fields, generation_request, scoring_request
 from penstock._driver import Request
 from penstock.llm import output_of
-from penstock.outputs import ChoiceScore, RequestOutput, StreamPiece, choice_scores
+from penstock.outputs import ChoiceScore, RequestOutput, StreamPiece, choice_scores, wants_logprobs
 from penstock.sampling import SamplingParams
 
 
@@ -29,24 +30,24 @@ class AsyncLLM(Model):
     async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
                        number: int = 1) -> RequestOutput:
         """Continues a prompt. Requests without a seed and with another `number` have another random stream."""
-        return await self._answer(generation_request(prompt, sampling_params, number), prompt, sampling_params)
+        return await self._answer(generation_request("prompt", prompt, sampling_params, number), prompt, sampling_params)
 
     def generate_stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
                         number: int = 1) -> AsyncIterator[StreamPiece]:
         """The same, piece by piece."""
-        return self._stream(generation_request(prompt, sampling_params, number), prompt, sampling_params)
+        return self._stream(generation_request("prompt", prompt, sampling_params, number), prompt, sampling_params)
 
     async def chat(self, messages: Messages, sampling_params: SamplingParams | None = None, *,
                    tools: Sequence[Mapping[str, Any]] | None = None, number: int = 1, **fields: Any) -> RequestOutput:
         """Answers a chat; see LLM.chat()."""
-        request = generation_request(messages, sampling_params, number, tools=tools, **fields)
+        request = generation_request("messages", messages, sampling_params, number, chat_fields(tools, fields))
         return await self._answer(request, messages, sampling_params)
 
     def chat_stream(self, messages: Messages, sampling_params: SamplingParams | None = None, *,
                     tools: Sequence[Mapping[str, Any]] | None = None, number: int = 1,
                     **fields: Any) -> AsyncIterator[StreamPiece]:
         """The same, piece by piece."""
-        request = generation_request(messages, sampling_params, number, tools=tools, **fields)
+        request = generation_request("messages", messages, sampling_params, number, chat_fields(tools, fields))
         return self._stream(request, messages, sampling_params)
 
     async def score(self, prompt: AnyPrompt, choices: Sequence[Prompt],
@@ -54,15 +55,16 @@ class AsyncLLM(Model):
         """The log-likelihood of each choice behind a prompt; see LLM.score()."""
         request = scoring_request(prompt, choices, logprobs)
         self._driver.submit([request])
-        return choice_scores(logprobs is not None, await asyncio.wrap_future(request.future))
+        return choice_scores(wants_logprobs(logprobs), await asyncio.wrap_future(request.future))
 
     async def stats(self) -> dict[str, Any]:
         """Counts and times since the model was opened; see LLM.stats()."""
-        return await asyncio.to_thread(self._stats)
+        text = await asyncio.wrap_future(self._start_stats())
+        return cast(dict[str, Any], json.loads(text))
 
     async def logits(self, ids: TokenIds, num_encoded: int = 0) -> "numpy.typing.NDArray[numpy.float32]":
         """The logits after each token; see LLM.logits()."""
-        return await asyncio.to_thread(self._logits, ids, num_encoded)
+        return await asyncio.wrap_future(self._start_logits(ids, num_encoded))
 
     async def _answer(self, request: Request, prompt: AnyPrompt, params: SamplingParams | None) -> RequestOutput:
         self._driver.submit([request])

@@ -1,5 +1,6 @@
 """An open model for programs that wait for their answers."""
 import functools
+import json
 import queue
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
@@ -13,14 +14,17 @@ from penstock._base import (
     Model,
     Prompt,
     TokenIds,
+    chat_fields,
     generation_request,
+    is_list,
     is_messages,
+    listed,
     scoring_request,
 )
-from penstock._driver import Request, Result
+from penstock._driver import Request, Result, wait
 from penstock._progress import Progress
 from penstock.errors import InputError, PenstockError
-from penstock.outputs import ChoiceScore, RequestOutput, StreamPiece, choice_scores, request_output
+from penstock.outputs import ChoiceScore, RequestOutput, StreamPiece, choice_scores, request_output, wants_logprobs
 from penstock.sampling import SamplingParams
 
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
@@ -37,28 +41,42 @@ def _put_piece(pieces: _Pieces, index: int, answer: int, text: str, token_ids: l
 
 
 def _is_token_ids(prompt: object) -> bool:
-    return isinstance(prompt, numpy.ndarray) or (
-        isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int | numpy.integer))
+    if isinstance(prompt, numpy.ndarray):
+        return prompt.ndim == 1 and prompt.dtype.kind in "iu"
+    return is_list(prompt) and bool(prompt) and isinstance(prompt[0], int | numpy.integer)
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A list of prompts, also of one."""
-    single = isinstance(prompts, str) or _is_token_ids(prompts)
-    return [cast(Prompt, prompts)] if single else list(cast(Sequence[Prompt], prompts))
+    if isinstance(prompts, str) or _is_token_ids(prompts):
+        return [cast(Prompt, prompts)]
+    return listed("prompts", prompts)
 
 
 def output_of(request: Request, prompt: AnyPrompt, params: SamplingParams | None, result: Result) -> RequestOutput:
     """The output of a finished request."""
-    has_logprobs = params is not None and params.logprobs is not None
+    has_logprobs = params is not None and wants_logprobs(params.logprobs)
     return request_output(str(request.ticket), prompt if isinstance(prompt, str) else None, has_logprobs, result)
 
 
 def _params_list(params: Params, count: int) -> list[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
-    if len(params) != count:
-        raise InputError(f"sampling_params: expected one for each of {count} prompts, found {len(params)}")
-    return list(params)
+    each: list[SamplingParams | None] = listed("sampling_params", params)
+    if len(each) != count:
+        raise InputError(f"sampling_params: expected one for each of {count} prompts, found {len(each)}")
+    return each
+
+
+def _requests(kind: Literal["prompt", "messages"], prompts: Sequence[AnyPrompt], params: list[SamplingParams | None],
+              fields: Mapping[str, Any]) -> list[Request]:
+    requests = []
+    for index, (prompt, of_prompt) in enumerate(zip(prompts, params, strict=True)):
+        try:
+            requests.append(generation_request(kind, prompt, of_prompt, index + 1, fields))
+        except InputError as error:
+            raise _named(error, index, len(prompts)) from None
+    return requests
 
 
 class LLM(Model):
@@ -92,11 +110,10 @@ class LLM(Model):
         `sampling_params` are for all prompts, or a list with those of each. With `stream`, returns an iterator over pieces
         of text. Ctrl-C gives up the requests; the LLM can be used afterwards.
         """
-        listed = prompt_list(prompts)
-        all_params = _params_list(sampling_params, len(listed))
-        requests = [generation_request(prompt, params, number)
-                    for number, (prompt, params) in enumerate(zip(listed, all_params, strict=True), 1)]
-        return self._stream(requests, listed, all_params) if stream else self._wait(requests, listed, all_params, progress)
+        each = prompt_list(prompts)
+        all_params = _params_list(sampling_params, len(each))
+        requests = _requests("prompt", each, all_params, {})
+        return self._stream(requests, each, all_params) if stream else self._wait(requests, each, all_params, progress)
 
     def generate_stream(self, prompts: Prompt | Sequence[Prompt],
                         sampling_params: Params = None) -> Iterator[StreamPiece]:
@@ -118,10 +135,9 @@ class LLM(Model):
 
         `fields` are the other fields of a chat in docs/jobs.md: chat_template_kwargs, reasoning_effort, documents ...
         """
-        chats = [cast(Messages, messages)] if is_messages(messages) else list(cast(Sequence[Messages], messages))
+        chats: list[Messages] = [cast(Messages, messages)] if is_messages(messages) else listed("messages", messages)
         all_params = _params_list(sampling_params, len(chats))
-        requests = [generation_request(chat, params, number, tools=tools, **fields)
-                    for number, (chat, params) in enumerate(zip(chats, all_params, strict=True), 1)]
+        requests = _requests("messages", chats, all_params, chat_fields(tools, fields))
         return self._stream(requests, chats, all_params) if stream else self._wait(requests, chats, all_params, progress)
 
     def score(self, prompt: AnyPrompt, choices: Sequence[Prompt], logprobs: int | None = None) -> list[ChoiceScore]:
@@ -132,18 +148,18 @@ class LLM(Model):
                     progress: bool | None = None) -> list[list[ChoiceScore]]:
         """Scores the choices of many prompts, in one batch."""
         requests = [scoring_request(prompt, choices, logprobs) for prompt, choices in pairs]
-        return [choice_scores(logprobs is not None, result) for result in self._results(requests, progress)]
+        return [choice_scores(wants_logprobs(logprobs), result) for result in self._results(requests, progress)]
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since the model was opened: the fields of `penstock run --stats`."""
-        return self._stats()
+        return cast(dict[str, Any], json.loads(wait(self._start_stats())))
 
     def logits(self, ids: TokenIds, num_encoded: int = 0) -> "numpy.typing.NDArray[numpy.float32]":
         """The logits [n, vocab_size] after each token. The array takes memory of its own, beside the budget.
 
         Waits until no request runs. With an encoder, the first `num_encoded` tokens are for it.
         """
-        return self._logits(ids, num_encoded)
+        return wait(self._start_logits(ids, num_encoded))
 
     def _wait(self, requests: list[Request], prompts: Sequence[AnyPrompt], params: list[SamplingParams | None],
               progress: bool | None) -> list[RequestOutput]:
@@ -176,6 +192,7 @@ class LLM(Model):
         try:
             self._driver.submit(requests)
             while num_left > 0:
+                self._driver.check_process()
                 index, piece = pieces.get()
                 if piece is not None:
                     yield piece
@@ -189,11 +206,14 @@ class LLM(Model):
                 request.future.cancel()
 
 
+def _named(error: PenstockError, index: int, count: int) -> PenstockError:
+    """The error of a prompt. Its message names the prompt if there are several."""
+    return type(error)(f"prompt {index}: {error}") if count > 1 else error
+
+
 def _check(request: Request, requests: list[Request]) -> None:
-    """Raises the error of a request; its message names the prompt if there are several."""
     error = request.future.exception()
-    if error is None:
-        return
-    if isinstance(error, PenstockError) and len(requests) > 1:
-        raise type(error)(f"prompt {requests.index(request)}: {error}")
-    raise error
+    if isinstance(error, PenstockError):
+        raise _named(error, requests.index(request), len(requests))
+    if error is not None:
+        raise error

@@ -83,6 +83,11 @@ class ChoiceScore:
     logprobs: list[dict[int, Logprob]] | None = None
 
 
+def wants_logprobs(count: int | None) -> bool:
+    """Whether a field `logprobs` asks for log-probabilities. 0 does, but False does not."""
+    return count is not None and count is not False
+
+
 def _logprobs(tokens: list[tuple[TokenTuple, list[TokenTuple]]]) -> list[dict[int, Logprob]]:
     entries = []
     for (token_id, logprob, text), top in tokens:

@@ -6,6 +6,7 @@ import numpy
 import numpy.typing
 
 from penstock import _penstock
+from penstock._base import valid_text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,5 +22,5 @@ class Routing:
 
 def read_routing(path: str | os.PathLike[str]) -> Routing:
     """Reads the file of a closed LLM, or of `penstock run --record-routing`."""
-    header, sequence_ids, positions, experts = _penstock.read_routing(os.fspath(path))
+    header, sequence_ids, positions, experts = _penstock.read_routing(valid_text("path", os.fspath(path)))
     return Routing(header["model"], header["num_experts"], sequence_ids, positions, experts)

@@ -40,6 +40,6 @@ class SamplingParams:
     def fields(self) -> dict[str, object]:
         """The fields of a request that say the same."""
         given = {name: value for name, value in self.__dict__.items() if value is not None}
-        if self.logit_bias is not None:
+        if isinstance(self.logit_bias, Mapping):
             given["logit_bias"] = {str(token_id): bias for token_id, bias in self.logit_bias.items()}
         return given

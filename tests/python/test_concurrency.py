@@ -94,20 +94,71 @@ def test_ctrl_c_gives_requests_up():
     assert (rest, errors, process.returncode) == ("usable\n", "", 0)
 
 
-def test_a_forked_process_is_told(llm):
-    assert llm.generate("x", PARAMS)
+OPENING = """
+import penstock, signal
+def interrupt(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, {seconds})
+try:
+    penstock.LLM("models/penstock-demo", "24MiB")
+    signal.pause()
+except KeyboardInterrupt:
+    pass
+"""
+
+
+@pytest.mark.parametrize("milliseconds", [1, 2, 4, 7, 11, 16, 22, 30])
+def test_ctrl_c_while_a_model_opens(milliseconds):
+    done = common.run_python(OPENING.format(seconds=milliseconds / 1000), check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_call_that_is_given_up_holds_up_nobody():
+    async def main():
+        async with penstock.AsyncLLM(common.MODEL, common.MEMORY) as llm:
+            ended = []
+            stream = llm.generate_stream("Once", SamplingParams(max_tokens=1500, ignore_eos=True))
+            await anext(stream)
+            logits = asyncio.create_task(llm.logits([1, 2]))  # waits until no request runs
+            await asyncio.sleep(0)
+            logits.cancel()
+            short = asyncio.create_task(llm.generate("The", SamplingParams(max_tokens=1)))
+            short.add_done_callback(lambda _: ended.append("short"))
+            async for _ in stream:
+                pass
+            ended.append("long")
+            await short
+            assert ended == ["short", "long"]
+
+    asyncio.run(main())
+
+
+def in_child(call):
+    """The error of a call in a forked process."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            llm.generate("x", PARAMS)
-        except penstock.UsageError as error:
-            os.write(write, str(error).encode())
+            call()
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(0)
     os.close(write)
-    assert b"before the process forked" in os.read(read, 1000)
+    said = os.read(read, 1000).decode()
+    os.close(read)
     assert os.waitpid(child, 0)[1] == 0
+    return said
+
+
+def test_a_forked_process_is_told(llm):
+    stream = llm.generate_stream("Once upon a time", SamplingParams(max_tokens=1000, ignore_eos=True))
+    next(stream)
+    calls = (lambda: llm.generate("x", PARAMS), lambda: llm.tokenize("x"), llm.stats, lambda: llm.logits([1]),
+             lambda: list(llm.generate_stream("x", PARAMS)), lambda: list(stream))
+    for call in calls:
+        assert in_child(call).startswith("UsageError: this LLM was opened before the process forked")
+    stream.close()
     assert llm.generate("x", PARAMS)
 
 

@@ -5,6 +5,8 @@ import textwrap
 import common
 import pytest
 
+from penstock import _base
+
 TEXT = (common.ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
@@ -28,6 +30,12 @@ def test_readme_runs_anywhere(tmp_path):
     done = common.run_python(code, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() and not done.stderr
+
+
+def test_a_chat_has_the_fields_of_a_job():
+    jobs = (common.ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+    table = re.search(r"\*\*Chats\.\*\*.*?\n\n(\|.*?)\n\n", jobs, re.S).group(1)
+    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == {"tools", *_base.CHAT_FIELDS}
 
 
 def test_there_are_examples():
