@@ -404,6 +404,8 @@ absl::StatusOr<std::optional<int>> CommandLine::Parse(int argc, char** argv) {
 
 absl::Status CommandLine::ParseWords(std::vector<std::string> words) {
   app_->require_subcommand(0);
+  app_->set_help_flag();  // removes it, and --version: nobody asks for a page here
+  app_->set_version_flag();
   std::ranges::reverse(words);  // CLI11 takes the last word first
   try {
     app_->parse(std::move(words));
