@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "models" / "penstock-demo"
 MEMORY = "24MiB"  # half of the demo model's experts stay on disk
 PENSTOCK = os.environ.get("PENSTOCK_TEST_PROGRAM", str(ROOT / "build" / "release" / "bin" / "penstock"))
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.S)
 HANG_S = 300  # seconds that no machine needs
 
 

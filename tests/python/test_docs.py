@@ -7,15 +7,12 @@ import pytest
 
 from penstock import _base
 
-TEXT = (common.ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
-
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+@pytest.mark.parametrize("number", range(len(common.EXAMPLES)))
 def test_example_runs(number):
     routing = common.ROOT / "build" / "routing.bin"
     routing.unlink(missing_ok=True)
-    done = common.run_python(EXAMPLES[number], check=False)
+    done = common.run_python(common.EXAMPLES[number], check=False)
     routing.unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout and not done.stderr
@@ -39,4 +36,4 @@ def test_a_chat_has_the_fields_of_a_job():
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 4
+    assert len(common.EXAMPLES) >= 4
