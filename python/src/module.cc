@@ -173,9 +173,13 @@ class PySession {
     const nb::gil_scoped_release release;
     session_ = ValueOf(Session::Open(ValueOf(ParseEngineFlags(flags)), date.empty() ? Today() : date));
   }
-  // The threads of an engine do not exist in a forked process, so it can only be left alone there.
   ~PySession() {
-    if (::getpid() != pid_) (void)session_.release();
+    if (::getpid() != pid_) {
+      (void)session_.release();  // the threads of the engine do not exist in a forked process, so leave it alone
+      return;
+    }
+    const nb::gil_scoped_release release;  // large budgets take a while to free
+    session_.reset();
   }
   PySession(const PySession&) = delete;
   PySession& operator=(const PySession&) = delete;
