@@ -98,8 +98,8 @@ OPENING = """
 import penstock, signal
 def interrupt(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
-signal.setitimer(signal.ITIMER_REAL, {seconds})
 try:
+    signal.setitimer(signal.ITIMER_REAL, {seconds})
     penstock.LLM("models/penstock-demo", "24MiB")
     signal.pause()
 except KeyboardInterrupt:
