@@ -199,8 +199,11 @@ def check_formats(server):
         answer = server.post("/v1/chat/completions", {**chat(seed=seed), "tools": [], "tool_choice": "none",
                                                       "response_format": schema})
         check_arguments(answer.json()["choices"][0]["message"]["content"])
-    refused = server.post("/v1/chat/completions", chat(response_format=schema))
-    assert refused.status == 400 and "response_format" in refused.json()["error"]["message"], refused
+    # A format is that of the content, and an answer that must call a tool has none.
+    other = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}
+    calls = [server.post("/v1/chat/completions", chat(**more)).json()["choices"][0]["message"]["tool_calls"]
+             for more in ({}, {"response_format": other})]
+    assert len(calls[0]) == 1 and calls[0][0]["function"] == calls[1][0]["function"], calls
     refused = server.post("/v1/chat/completions", {**chat(), "tools": [], "tool_choice": "none", "response_format": {
         "type": "json_schema", "json_schema": {"name": "n", "schema": {"uniqueItems": True}}}})
     assert refused.status == 400 and "uniqueItems" in refused.json()["error"]["message"], refused

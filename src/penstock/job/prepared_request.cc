@@ -20,13 +20,9 @@ absl::StatusOr<PreparedRequest> Prepare(const Engine& engine, const PromptMaker&
   PENSTOCK_ASSIGN_OR_RETURN(made.sampling.bad_words, BadWordsOf(maker, request.bad_words));
   AnswerRule& rule = request.rule;
   std::optional<OutputFormat> format;
-  if (request.format.has_value()) {
-    if (rule.must_call) {
-      return InputError("tool_choice: an answer that must call a tool has no other format; leave {} out",
-                        request.format->field);
-    }
-    format = request.format->format;
-  }
+  // A format is that of the content. An answer that must call a tool has none.
+  if (request.format.has_value() && !rule.must_call) format = request.format->format;
+  const std::string field = format.has_value() ? request.format->field : "tools";
   if (chat.has_value()) {
     rule.content = format;
     PENSTOCK_ASSIGN_OR_RETURN(format, engine.FormatOfAnswer(made.prompt_ids, *chat, rule));
@@ -35,7 +31,6 @@ absl::StatusOr<PreparedRequest> Prepare(const Engine& engine, const PromptMaker&
     };
   }
   if (format.has_value()) {
-    const std::string field = request.format.has_value() ? request.format->field : "tools";
     PENSTOCK_ASSIGN_OR_RETURN(made.constraint, formats.Compile(engine, {.format = *std::move(format), .field = field}));
   }
   return prepared;
