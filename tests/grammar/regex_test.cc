@@ -37,11 +37,37 @@ TEST(RegexTest, ClassesHaveWhatPythonAndEcmaScriptShare) {
   EXPECT_FALSE(AcceptsAnswer(Regex("."), "\n"));
 }
 
+TEST(RegexTest, LooksAhead) {
+  // A password, as many schemas have it.
+  const auto password = Regex(R"(^(?=.*[A-Z])(?=.*\d)(?!.*secret)[A-Za-z\d]{4,}$)");
+  EXPECT_TRUE(AcceptsAnswer(password, "abcD1"));
+  EXPECT_TRUE(AcceptsAnswer(password, "1secreD"));
+  for (const char* text : {"abcde1", "abcDe", "aD1", "A1secret", "abcD1-"}) {
+    EXPECT_FALSE(AcceptsAnswer(password, text)) << text;
+  }
+  // Decimals of at most 6 digits, 2 of them behind the point, as pydantic writes them.
+  const auto decimal = Regex(R"(^(?!^[-+.]*$)[+-]?0*(?:\d{0,4}|(?=[\d.]{1,7}0*$)\d{0,4}\.\d{0,2}0*$))");
+  for (const char* text : {"1234.5", "-0.25", "007", ".5", "12.50000"}) {
+    EXPECT_TRUE(AcceptsAnswer(decimal, text)) << text;
+  }
+  for (const char* text : {"", "-", ".", "12345", "1.255", "-."}) {
+    EXPECT_FALSE(AcceptsAnswer(decimal, text)) << text;
+  }
+  EXPECT_FALSE(AcceptsAnswer(Regex("(?!a|b$)[a-c]+"), "b"));
+  EXPECT_TRUE(AcceptsAnswer(Regex("(?!a|b$)[a-c]+"), "ba"));
+  // Characters that only one of Python and ECMAScript takes for digits or spaces do not stand where none may.
+  EXPECT_FALSE(AcceptsAnswer(Regex(R"((?!\d)[^x])"), "٣"));
+  EXPECT_FALSE(AcceptsAnswer(Regex(R"([^\s])"), "\xC2\x85"));
+  EXPECT_FALSE(AcceptsAnswer(Regex("(?!a$)[^x]+"), "a\n"));
+  EXPECT_TRUE(AcceptsAnswer(Regex("a(?:b$|c)"), "ac"));
+}
+
 TEST(RegexTest, RefusesWhatAutomataCannotMatch) {
-  for (const char* pattern : {"(a)\\1", "(?=a)b", "(?<!a)b", "(?i)a",       "\\bab",
-                              "a**",    "*a",     "a(b",     "a)b",         "[b-a]",
-                              "[",      "\\p{L}", "a{3,2}",  "a{,2}",       "x$y",
-                              "a^b",    "[]",     "\\ud800", "a{99999999}", "[^\\d\\D]{2}[^\\x00-\\u{10ffff}]"}) {
+  for (const char* pattern : {"(a)\\1",   "(?=a)*b",      "(?<!a)b", "(?i)a",       "\\bab",
+                              "a**",      "*a",           "a(b",     "a)b",         "[b-a]",
+                              "[",        "\\p{L}",       "a{3,2}",  "a{,2}",       "x$y",
+                              "a^b",      "[]",           "\\ud800", "a{99999999}", "[^\\d\\D]{2}[^\\x00-\\u{10ffff}]",
+                              "a(?!^b)c", "(?:(?=a)|b)c", "(?=a))"}) {
     EXPECT_FALSE(grammar::CompileFormat({OutputFormat::Kind::kRegex, pattern}).ok()) << pattern;
   }
 }

@@ -40,6 +40,7 @@ class CodePointBuilder {
         for (const ExprId part : expr.parts) PENSTOCK_RETURN_IF_ERROR(Build(part, from, to));
         return absl::OkStatus();
       case Expr::Kind::kRepeat: return BuildRepeat(expr, from, to);
+      case Expr::Kind::kDfa: return BuildDfa(expr.dfa, from, to);
       default: return absl::OkStatus();  // kNever; patterns have no others
     }
   }
@@ -62,6 +63,20 @@ class CodePointBuilder {
       from = loop;
     }
     nfa.AddEmpty(from, to);
+    return absl::OkStatus();
+  }
+
+  absl::Status BuildDfa(const Dfa& dfa, int32_t from, int32_t to) {
+    if (dfa.states.empty()) return absl::OkStatus();
+    const auto first = static_cast<int32_t>(nfa.size());
+    for (size_t i = 0; i < dfa.states.size(); ++i) nfa.AddState();
+    nfa.AddEmpty(from, first);
+    for (size_t i = 0; i < dfa.states.size(); ++i) {
+      const int32_t state = first + static_cast<int32_t>(i);
+      for (const Edge& edge : dfa.states[i].edges) nfa.AddEdge(state, edge.first, edge.last, first + edge.target);
+      if (dfa.states[i].accepts) nfa.AddEmpty(state, to);
+      PENSTOCK_RETURN_IF_ERROR(work_.Spend(1));
+    }
     return absl::OkStatus();
   }
 

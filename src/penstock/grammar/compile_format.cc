@@ -24,7 +24,7 @@ absl::Status CheckText(std::string_view text, uint64_t max_bytes) {
 
 absl::StatusOr<Dfa> RegexDfa(std::string_view pattern, Work& work) {
   Grammar grammar;
-  PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, ParseRegex(pattern, RegexMatch::kWhole, Spelling::kUtf8, grammar));
+  PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, ParseRegex(pattern, RegexMatch::kWhole, Spelling::kUtf8, grammar, work));
   return CodePointDfa(grammar, expr, work);
 }
 
@@ -60,7 +60,7 @@ class FormatCompiler {
       case Kind::kJsonSchema: return Include(ParseSchema(format.text, Spelling::kJson, work_));
       case Kind::kTaggedJson: return Include(ParseSchema(format.text, Spelling::kTaggedJson, work_));
       case Kind::kGrammar: return Include(ParseGbnf(format.text));
-      case Kind::kRegex: return ParseRegex(format.text, RegexMatch::kWhole, Spelling::kUtf8, grammar_);
+      case Kind::kRegex: return ParseRegex(format.text, RegexMatch::kWhole, Spelling::kUtf8, grammar_, work_);
       case Kind::kText: return grammar_.Text(format.text);
       case Kind::kString: return AddString(format);
       case Kind::kSequence:

@@ -1,8 +1,10 @@
 #include "penstock/grammar/regex.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/text.h"
@@ -12,17 +14,41 @@ namespace {
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// A branch of alternatives. With an anchor, no text may stand outside of it on that side.
+struct Alternative;
+
+// A look-ahead: one of its alternatives must begin there, or none must.
+struct LookAhead {
+  std::vector<Alternative> alternatives;
+  bool is_negative = false;
+};
+
+// Expressions, one after the other, behind a look-ahead or none.
+struct Piece {
+  std::vector<ExprId> exprs;
+  std::shared_ptr<const LookAhead> ahead = nullptr;
+};
+
+// A branch of alternatives: pieces one behind the other. With an anchor, no text may stand outside of it on that side.
 struct Alternative {
-  ExprId expr = 0;
+  std::vector<Piece> pieces;
   bool anchored_begin = false;
   bool anchored_end = false;
+
+  void Add(ExprId expr) {
+    if (pieces.empty()) pieces.emplace_back();
+    pieces.back().exprs.push_back(expr);
+  }
+  bool is_plain() const {
+    const bool looks_ahead = std::ranges::any_of(pieces, [](const Piece& piece) { return piece.ahead != nullptr; });
+    return !anchored_begin && !anchored_end && !looks_ahead;
+  }
 };
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, Spelling spelling, Grammar& grammar)
-      : text_(pattern), spelling_(spelling), grammar_(grammar) {}
+  // With `is_wide`, characters about which Python and ECMAScript disagree match, too.
+  RegexParser(std::string_view pattern, bool is_wide, Spelling spelling, Grammar& grammar)
+      : text_(pattern), is_wide_(is_wide), spelling_(spelling), grammar_(grammar) {}
 
   absl::StatusOr<std::vector<Alternative>> Run() {
     PENSTOCK_ASSIGN_OR_RETURN(std::vector<Alternative> alternatives, ParseAlternatives(0));
@@ -51,41 +77,70 @@ class RegexParser {
     return all;
   }
 
-  // An atom: an expression, or the alternatives of a group.
+  // An atom: an expression, the alternatives of a group, or a look-ahead.
   struct Atom {
     ExprId expr = 0;
     std::vector<Alternative> group = {};
-    bool has_anchors() const {
-      return std::ranges::any_of(group, [](const Alternative& a) { return a.anchored_begin || a.anchored_end; });
-    }
+    std::shared_ptr<const LookAhead> ahead = nullptr;
+    bool is_plain() const { return ahead == nullptr && std::ranges::all_of(group, &Alternative::is_plain); }
+    bool has_begin() const { return std::ranges::any_of(group, &Alternative::anchored_begin); }
   };
 
   absl::Status ParseAlternative(int depth, std::vector<Alternative>& all) {
-    const bool begins = Take("^");
-    bool ends = false;
-    std::vector<ExprId> parts;
-    while (pos_ < text_.size() && !At("|") && !At(")")) {
+    Alternative made;
+    made.anchored_begin = Take("^");
+    bool is_at_begin = made.anchored_begin;  // nothing but look-aheads so far
+    const auto at_end = [&] { return pos_ == text_.size() || At("|") || At(")"); };
+    while (!at_end()) {
       const size_t start = pos_;
       if (Take("$")) {
-        if (pos_ < text_.size() && !At("|") && !At(")")) return Refuse("$ is only supported at the end");
-        ends = true;
+        if (!at_end()) return Refuse("$ is only supported at the end");
+        made.anchored_end = true;
+        // Python's $ also stands before a last line feed.
+        if (is_wide_) made.Add(grammar_.Optional(grammar_.Set(CodeSet::One('\n'), spelling_)));
         break;
       }
       PENSTOCK_ASSIGN_OR_RETURN(Atom atom, ParseAtom(depth));
       PENSTOCK_ASSIGN_OR_RETURN(const bool is_repeated, ParseRepeat(atom.expr));
-      if (atom.has_anchors()) {
-        const bool is_all = parts.empty() && !begins && !is_repeated && (pos_ == text_.size() || At("|") || At(")"));
-        if (!is_all) {
-          pos_ = start;
-          return Refuse("anchors are only supported at the ends of the pattern");
-        }
-        all.insert(all.end(), atom.group.begin(), atom.group.end());
+      if (atom.is_plain()) {
+        is_at_begin = false;
+        made.Add(atom.expr);
+        continue;
+      }
+      // Anchors and look-aheads say something of the text's ends. So nothing may stand behind their group.
+      const bool is_first = atom.ahead != nullptr ? is_at_begin : made.pieces.empty() && !made.anchored_begin;
+      if (is_repeated || (atom.has_begin() && !is_first) || (atom.ahead == nullptr && !at_end())) {
+        pos_ = start;
+        return Refuse("anchors and look-aheads are only supported at the ends of the pattern");
+      }
+      if (atom.ahead == nullptr) {
+        for (Piece& piece : made.pieces) piece.exprs = {grammar_.Sequence(std::move(piece.exprs))};
+        for (const Alternative& branch : atom.group) all.push_back(Joined(made, branch));
         return absl::OkStatus();
       }
-      parts.push_back(atom.expr);
+      constexpr size_t kMaxLookAheads = 16;
+      if (made.pieces.size() > kMaxLookAheads) return Refuse("more than {} look-aheads", kMaxLookAheads);
+      made.pieces.push_back({{}, std::move(atom.ahead)});
     }
-    all.push_back({grammar_.Sequence(std::move(parts)), begins, ends});
+    all.push_back(std::move(made));
     return absl::OkStatus();
+  }
+
+  // Returns a branch of a group at the end, with what stands before the group.
+  static Alternative Joined(const Alternative& before, const Alternative& branch) {
+    Alternative joined = before;
+    joined.pieces.insert(joined.pieces.end(), branch.pieces.begin(), branch.pieces.end());
+    joined.anchored_begin |= branch.anchored_begin;
+    joined.anchored_end = branch.anchored_end;
+    return joined;
+  }
+
+  ExprId SequenceOf(const Alternative& alternative) {
+    std::vector<ExprId> exprs;
+    for (const Piece& piece : alternative.pieces) {
+      exprs.insert(exprs.end(), piece.exprs.begin(), piece.exprs.end());
+    }
+    return grammar_.Sequence(std::move(exprs));
   }
 
   absl::StatusOr<Atom> ParseAtom(int depth) {
@@ -94,7 +149,9 @@ class RegexParser {
       PENSTOCK_ASSIGN_OR_RETURN(CodeSet set, ParseClass());
       return Atom{grammar_.Set(std::move(set), spelling_)};
     }
-    if (Take(".")) return Atom{grammar_.Set(AnyButNewline(), spelling_)};
+    if (Take(".")) {
+      return Atom{grammar_.Set(is_wide_ ? CodeSet::One('\n').Complement() : AnyButNewline(), spelling_)};
+    }
     if (At("*") || At("+") || At("?")) return Refuse("nothing to repeat before {}", text_[pos_]);
     if (At("^")) return Refuse("^ is only supported at the beginning");
     if (At("{")) {
@@ -111,7 +168,8 @@ class RegexParser {
   absl::StatusOr<Atom> ParseGroup(int depth) {
     Take("(");
     if (Take("?")) {
-      if (At("=") || At("!") || At("<=") || At("<!")) return Refuse("look-around is not supported");
+      if (At("=") || At("!")) return ParseLookAhead(depth);
+      if (At("<=") || At("<!")) return Refuse("look-behind is not supported");
       if (Take("P<") || Take("<")) {
         while (pos_ < text_.size() && (IsLetter(text_[pos_]) || IsDigit(text_[pos_]) || text_[pos_] == '_')) ++pos_;
         if (!Take(">")) return Refuse("expected > after the name of a group");
@@ -122,8 +180,18 @@ class RegexParser {
     PENSTOCK_ASSIGN_OR_RETURN(std::vector<Alternative> group, ParseAlternatives(depth + 1));
     if (!Take(")")) return Refuse("a ( without its )");
     std::vector<ExprId> exprs;
-    for (const Alternative& alternative : group) exprs.push_back(alternative.expr);
+    for (const Alternative& alternative : group) exprs.push_back(SequenceOf(alternative));
     return Atom{grammar_.Choice(std::move(exprs)), std::move(group)};
+  }
+
+  absl::StatusOr<Atom> ParseLookAhead(int depth) {
+    LookAhead ahead;
+    ahead.is_negative = text_[pos_++] == '!';
+    is_wide_ ^= ahead.is_negative;
+    PENSTOCK_ASSIGN_OR_RETURN(ahead.alternatives, ParseAlternatives(depth + 1));
+    is_wide_ ^= ahead.is_negative;
+    if (!Take(")")) return Refuse("a ( without its )");
+    return Atom{.group = ahead.alternatives, .ahead = std::make_shared<const LookAhead>(std::move(ahead))};
   }
 
   // Returns whether the expression is repeated.
@@ -186,7 +254,7 @@ class RegexParser {
     const char c = text_[pos_];
     if (std::string_view("dDwWsS").find(c) != std::string_view::npos) {
       ++pos_;
-      return NamedClass(c);
+      return is_wide_ ? NamedClass(static_cast<char>(c ^ 0x20)).Complement() : NamedClass(c);
     }
     constexpr std::string_view kLetters = "nrtfv", kCodes = "\n\r\t\f\v";
     if (const size_t found = kLetters.find(c); found != std::string_view::npos) {
@@ -228,6 +296,7 @@ class RegexParser {
   absl::StatusOr<CodeSet> ParseClass() {
     Take("[");
     const bool is_negated = Take("^");
+    is_wide_ ^= is_negated;  // what is taken away may be too much, but not too little
     CodeSet set;
     if (At("]")) return Refuse("Python and ECMAScript read an empty class differently; write \\]");
     while (!Take("]")) {
@@ -249,29 +318,75 @@ class RegexParser {
       }
       set.Add(low.ranges()[0].first, high.ranges()[0].first);
     }
+    is_wide_ ^= is_negated;
     return is_negated ? set.Complement() : set;
   }
 
   std::string_view text_;
+  bool is_wide_;
   Spelling spelling_;
   Grammar& grammar_;
   size_t pos_ = 0;
 };
 
+// Makes one expression of the alternatives of a pattern.
+class RegexJoiner {
+ public:
+  RegexJoiner(Spelling spelling, Grammar& grammar, Work& work) : spelling_(spelling), grammar_(grammar), work_(work) {}
+
+  absl::StatusOr<ExprId> Join(const std::vector<Alternative>& alternatives, bool is_open_begin, bool is_open_end) {
+    std::vector<ExprId> all;
+    for (const Alternative& alternative : alternatives) {
+      ExprId expr = is_open_end && !alternative.anchored_end ? Anything() : grammar_.Empty();
+      for (size_t i = alternative.pieces.size(); i-- > 0;) {
+        const Piece& piece = alternative.pieces[i];
+        std::vector<ExprId> exprs = piece.exprs;
+        exprs.push_back(expr);
+        expr = grammar_.Sequence(std::move(exprs));
+        if (piece.ahead == nullptr) continue;
+        PENSTOCK_ASSIGN_OR_RETURN(expr, Restricted(expr, *piece.ahead));
+      }
+      if (is_open_begin && !alternative.anchored_begin) expr = grammar_.Sequence({Anything(), expr});
+      all.push_back(expr);
+    }
+    return grammar_.Choice(std::move(all));
+  }
+
+  // Returns the texts that the expression does not match.
+  absl::StatusOr<ExprId> Others(ExprId expr) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, CodePointDfa(grammar_, expr, work_));
+    return grammar_.Accepted(Complement(dfa), spelling_);
+  }
+
+ private:
+  ExprId Anything() { return grammar_.Repeat(grammar_.Set(CodeSet::All(), spelling_), 0, kUnbounded); }
+
+  // Returns the texts of the expression that the look-ahead allows. `expr` goes on to the end of the text.
+  absl::StatusOr<ExprId> Restricted(ExprId expr, const LookAhead& ahead) {
+    PENSTOCK_ASSIGN_OR_RETURN(const ExprId begins, Join(ahead.alternatives, false, true));
+    PENSTOCK_ASSIGN_OR_RETURN(Dfa allowed, CodePointDfa(grammar_, begins, work_));
+    if (ahead.is_negative) allowed = Complement(allowed);
+    PENSTOCK_ASSIGN_OR_RETURN(const Dfa all, CodePointDfa(grammar_, expr, work_));
+    PENSTOCK_ASSIGN_OR_RETURN(Dfa both, Intersect(all, allowed, kMaxPatternStates, work_));
+    return grammar_.Accepted(std::move(both), spelling_);
+  }
+
+  Spelling spelling_;
+  Grammar& grammar_;
+  Work& work_;
+};
+
 }  // namespace
 
-absl::StatusOr<ExprId> ParseRegex(std::string_view pattern, RegexMatch match, Spelling spelling, Grammar& grammar) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Alternative> alternatives, RegexParser(pattern, spelling, grammar).Run());
-  const ExprId anything = grammar.Repeat(grammar.Set(CodeSet::All(), spelling), 0, kUnbounded);
-  std::vector<ExprId> all;
-  for (const Alternative& alternative : alternatives) {
-    std::vector<ExprId> parts;
-    if (match == RegexMatch::kSearch && !alternative.anchored_begin) parts.push_back(anything);
-    parts.push_back(alternative.expr);
-    if (match == RegexMatch::kSearch && !alternative.anchored_end) parts.push_back(anything);
-    all.push_back(grammar.Sequence(std::move(parts)));
-  }
-  return grammar.Choice(std::move(all));
+absl::StatusOr<ExprId> ParseRegex(std::string_view pattern, RegexMatch match, Spelling spelling, Grammar& grammar,
+                                  Work& work) {
+  const bool is_absent = match == RegexMatch::kAbsent;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Alternative> alternatives,
+                            RegexParser(pattern, is_absent, spelling, grammar).Run());
+  RegexJoiner joiner(spelling, grammar, work);
+  const bool is_open = match != RegexMatch::kWhole;
+  PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, joiner.Join(alternatives, is_open, is_open));
+  return is_absent ? joiner.Others(expr) : expr;
 }
 
 }  // namespace penstock::grammar

@@ -79,7 +79,7 @@ absl::StatusOr<Dfa> SchemaCompiler::PatternDfa(const SchemaPart& part, std::stri
   Grammar of_pattern;
   const auto annotated = [&](const absl::Status& status) { return Annotate(status, Below(part.path, keyword)); };
   const absl::StatusOr<ExprId> expr =
-      ParseRegex(pattern, is_search ? RegexMatch::kSearch : RegexMatch::kWhole, Spelling::kJson, of_pattern);
+      ParseRegex(pattern, is_search ? RegexMatch::kSearch : RegexMatch::kWhole, Spelling::kJson, of_pattern, work_);
   if (!expr.ok()) return annotated(expr.status());
   absl::StatusOr<Dfa> dfa = CodePointDfa(of_pattern, *expr, work_);
   if (!dfa.ok()) return annotated(dfa.status());
@@ -165,7 +165,7 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
                          part.Find("format") == nullptr && part.Find("pattern") != nullptr;
   if (is_single) {
     const absl::StatusOr<ExprId> expr =
-        ParseRegex(View(part.Find("pattern")->get_string()), RegexMatch::kSearch, spelling_, grammar_);
+        ParseRegex(View(part.Find("pattern")->get_string()), RegexMatch::kSearch, spelling_, grammar_, work_);
     if (!expr.ok()) return Annotate(expr.status(), Below(part.path, "pattern"));
     return json_.InQuotes(*expr);
   }

@@ -340,6 +340,7 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"max_length", "use max_tokens"},
     {"repeat_penalty", "use repetition_penalty"},
     {"stop_sequences", "use stop"},
+    {"random_seed", "use seed"},
     {"functions", "use tools or leave it out"},
     {"function_call", "use tool_choice or leave it out"},
     {"suffix", kLeaveItOut},
