@@ -65,6 +65,9 @@ TEST(SchemaTest, Strings) {
   Check({R"({"type": "string", "pattern": "\"x|\\d$"})", {R"("a\"xb")", R"("a1")"}, {R"("1a")"}});
   Check({R"({"type": "string", "format": "date"})", {R"("2024-02-28")"}, {R"("2024-02-30")", R"("2024-13-01")"}});
   Check({R"({"type": "string", "maxLength": 100000})", {R"("")", R"("abc")"}, {"1"}});
+  Check({R"({"type": "string", "format": "byte"})", {R"("")", R"("aGk=")"}, {R"("aGk")"}});
+  Check({R"({"type": "string", "format": "password", "minLength": 2})", {R"("a\n")"}, {R"("a")"}});
+  Check({R"({"type": "string", "format": "iri"})", {R"("https://a.b/c?d")"}, {R"("a b")"}});
 }
 
 TEST(SchemaTest, Numbers) {
@@ -98,6 +101,29 @@ TEST(SchemaTest, Combinations) {
   Check({R"({"anyOf": [{"type": "string"}, {"$ref": "#"}]})", {R"("a")"}, {"1"}});
 }
 
+TEST(SchemaTest, OneOfThatOverlap) {
+  Check({R"({"oneOf": [{"type": "string"}, {"maxLength": 3}], "type": ["string", "null"]})",
+         {R"("abcd")", "null"},
+         {R"("abc")"}});
+  Check({R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+             "oneOf": [{"required": ["a"]}, {"$ref": "#/$defs/b"}], "$defs": {"b": {"required": ["b"]}}})",
+         {R"({"a":null})", R"({"b":null})"},
+         {"{}", R"({"a":null,"b":null})"}});
+  Check({R"({"oneOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 9}, {"const": 7}]})",
+         {"4", "10"},
+         {"5", "7", "9"}});
+  Check({R"({"oneOf": [{"type": "string", "pattern": "^https?:"}, {"type": "string", "pattern": "x$"}]})",
+         {R"("http:a")", R"("ax")"},
+         {R"("http:x")", R"("a")"}});
+  // Only the kinds tell these apart. Nothing is known of the opposite of a date.
+  Check(
+      {R"({"oneOf": [{"type": "object", "properties": {"kind": {"const": "a"}, "day": {"type": "string", "format": "date"}}},
+                       {"type": "object", "properties": {"kind": {"const": "b"}}, "additionalProperties": false}]})",
+       {R"({"kind":"a","day":"2024-02-28"})", R"({"kind":"b"})"},
+       {R"({"day":"2024-02-28"})", "{}"}});
+  Check({R"({"oneOf": [{"type": "null"}, {"type": "null"}, {"type": "boolean"}]})", {"true"}, {"null"}});
+}
+
 TEST(SchemaTest, Opposites) {
   Check({R"({"type": "string", "not": {"enum": ["a", "b\"", 1]}})",
          {R"("c")", R"("aa")", R"("")"},
@@ -121,8 +147,9 @@ TEST(SchemaTest, Opposites) {
          {R"("ab")", "null"}});
   Check({R"({"not": {"minItems": 2}, "items": {"type": "null"}})", {"[]", "[null]"}, {"[null,null]", "1"}});
   EXPECT_EQ(SchemaFault(R"({"not": {}})"), "no text matches it");
-  EXPECT_EQ(SchemaFault(R"({"not": {"type": "string", "pattern": "a"}})"),
-            "#/not/pattern: the keyword is not supported in not or if");
+  Check({R"({"not": {"type": "string", "pattern": "a$|^b"}})", {R"("ab")", "1"}, {R"("ba")", R"("bc")", R"("a\n")"}});
+  EXPECT_EQ(SchemaFault(R"({"not": {"type": "string", "format": "date"}})"),
+            "#/not/format: the keyword is not supported in not or if");
   EXPECT_EQ(SchemaFault(R"({"not": {"items": {"uniqueItems": true}}})"),
             "#/not/items: the keyword is not supported in not or if");
 }
@@ -196,16 +223,65 @@ TEST(SchemaTest, WhatIsNotEvaluated) {
 
 TEST(SchemaTest, NamesWhatItCannotHonour) {
   EXPECT_EQ(SchemaFault(R"({"items": {"uniqueItems": true}})"), "#/items/uniqueItems: the keyword is not supported");
-  EXPECT_EQ(SchemaFault(R"({"colour": 1})"), "#/colour: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"$dynamicRef": "#a"})"), "#/$dynamicRef: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"not": {"extends": {}}})"), "#/not/extends: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"additonalProperties": false})"),
+            "#/additonalProperties: the keyword is unknown; did you mean additionalProperties?");
+  EXPECT_EQ(SchemaFault(R"({"max_length": 3})"), "#/max_length: the keyword is unknown; did you mean maxLength?");
+  EXPECT_EQ(SchemaFault(R"({"minLenght": 3})"), "#/minLenght: the keyword is unknown; did you mean minLength?");
   EXPECT_EQ(SchemaFault(R"({"type": "int"})"), "#/type: expected the name of a type, or a list of names");
   EXPECT_EQ(SchemaFault(R"({"minLength": "a"})"), "#/minLength: expected a count, found string");
-  EXPECT_EQ(SchemaFault(R"({"oneOf": [{"type": "string"}, {"maxLength": 3}]})"),
+  EXPECT_EQ(SchemaFault(R"({"oneOf": [{"type": "string"}, {"type": "string", "format": "date"}]})"),
             "#/oneOf: schemas 0 and 1 may both be valid, which is not supported; use anyOf");
+  EXPECT_EQ(SchemaFault(R"({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "unevaluatedProperties": false})"),
+            "#/oneOf: schemas 0 and 1 may both be valid, which is not supported; use anyOf");
+  EXPECT_EQ(
+      SchemaFault(R"({"not": {"$ref": "#/$defs/a"}, "$defs": {"a": {"properties": {"x": {"$ref": "#/$defs/a"}}}}})"),
+      "#/$defs/a/properties/$ref: the keyword is not supported in not or if");
   EXPECT_EQ(SchemaFault(R"({"$ref": "#/$defs/x"})"), "#/$ref: it refers to nothing");
   EXPECT_EQ(SchemaFault(R"x({"type": "string", "pattern": "(?<=a)"})x"),
             "#/pattern: column 3: look-behind is not supported");
   EXPECT_EQ(SchemaFault("false"), "no text matches it");
   EXPECT_EQ(SchemaFault(R"({"type": "string", "format": "colour"})"), "#/format: the format colour is not supported");
+}
+
+TEST(SchemaTest, IgnoresNotes) {
+  Check({R"({"id": "http://a/b", "colour": 1, "markdownDescription": "a", "type": "object", "required": ["pet"],
+             "properties": {"pet": {"discriminator": {"propertyName": "k", "mapping": {"a": "#/$defs/a"}},
+                                    "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "/$defs/b"}]}},
+             "$defs": {"a": {"type": "object", "properties": {"k": {"const": "a"}}, "required": ["k"]},
+                       "b": {"type": "object", "properties": {"k": {"const": "b"}}, "required": ["k"]}}})",
+         {R"({"pet":{"k":"a"}})", R"({"pet":{"k":"b"}})"},
+         {R"({"pet":{"k":"c"}})"}});
+  Check({R"({"not": {"type": "null", "colour": 1}, "type": ["null", "boolean"]})", {"true"}, {"null"}});
+}
+
+TEST(SchemaTest, KeywordsOfOtherDrafts) {
+  Check(
+      {R"({"type": "array", "items": [{"type": "integer"}, {"type": "null"}], "additionalItems": {"type": "boolean"}})",
+       {"[]", "[1]", "[1,null,true,false]"},
+       {"[null]", "[1,true]", "[1,null,1]"}});
+  Check({R"({"type": "array", "items": [{"type": "integer"}, {"type": "null"}], "minItems": 2, "maxItems": 2})",
+         {"[1,null]"},
+         {"[]", "[1]", "[1,null,1]"}});
+  Check({R"({"type": "array", "items": {"type": "null"}, "additionalItems": false, "maxItems": 1})",
+         {"[null]"},
+         {"[1]"}});
+  Check({R"({"type": "integer", "minimum": 3, "exclusiveMinimum": true, "maximum": 9, "exclusiveMaximum": false})",
+         {"4", "9"},
+         {"3", "10"}});
+  Check({R"({"type": "integer", "maximum": 9, "exclusiveMaximum": true})", {"8"}, {"9"}});
+  Check({R"({"type": "integer", "not": {"minimum": 3, "exclusiveMinimum": true}})", {"3", "-1"}, {"4"}});
+  Check({R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}},
+             "dependencies": {"a": ["b"], "c": {"properties": {"b": {"type": "null"}}}}})",
+         {"{}", R"({"a":1,"b":1})", R"({"b":null,"c":1})"},
+         {R"({"a":1})", R"({"b":1,"c":1})"}});
+  // OpenAPI 3.0
+  Check({R"({"type": "string", "nullable": true, "maxLength": 1})", {"null", R"("a")"}, {R"("ab")", "1"}});
+  Check({R"({"type": ["string", "boolean"], "nullable": false})", {"true", R"("a")"}, {"null"}});
+  Check({R"({"type": ["string", "null"], "not": {"type": "string", "nullable": true, "maxLength": 0}})",
+         {R"("a")"},
+         {"null", R"("")"}});
 }
 
 TEST(SchemaTest, TakesLargeSchemas) {

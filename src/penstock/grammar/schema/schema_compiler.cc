@@ -87,15 +87,24 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileAlternatives(const SchemaParts& pa
   }
   std::vector<ExprId> choices;
   for (size_t i = 0; i < alternatives.size(); ++i) {
-    for (size_t k = 0; keyword == "oneOf" && k < i; ++k) {
-      PENSTOCK_RETURN_IF_ERROR(work_.Spend(16));
-      PENSTOCK_ASSIGN_OR_RETURN(const bool are_disjoint, reader_.AreDisjoint(alternatives[k], alternatives[i], 0));
-      if (are_disjoint) continue;
-      return SchemaError(parts[part_idx], keyword,
-                         fmt::format("schemas {} and {} may both be valid, which is not supported; use anyOf", k, i));
-    }
     SchemaParts with = rest;
     with.push_back(alternatives[i]);
+    for (size_t k = 0; keyword == "oneOf" && k < alternatives.size(); ++k) {
+      PENSTOCK_RETURN_IF_ERROR(work_.Spend(16));
+      PENSTOCK_ASSIGN_OR_RETURN(const bool are_disjoint, reader_.AreDisjoint(alternatives[k], alternatives[i], 0));
+      if (k == i || are_disjoint) continue;
+      // The others must not be valid. An opposite names members, so nothing may ask which ones are named.
+      const absl::StatusOr<SchemaPart> opposite = reader_.OppositeOf(alternatives[k]);
+      const bool has_rest = std::ranges::any_of(parts, [](const SchemaPart& part) {
+        return part.Find("unevaluatedProperties") != nullptr || part.Find("unevaluatedItems") != nullptr;
+      });
+      if (!opposite.ok() || has_rest) {
+        return SchemaError(parts[part_idx], keyword,
+                           fmt::format("schemas {} and {} may both be valid, which is not supported; use anyOf",
+                                       std::min(i, k), std::max(i, k)));
+      }
+      with.push_back(*opposite);
+    }
     PENSTOCK_ASSIGN_OR_RETURN(choices.emplace_back(), RefTo(with));
   }
   return grammar_.Choice(std::move(choices));

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "penstock/grammar/grammar.h"
 #include "penstock/grammar/json_parts.h"
+#include "penstock/grammar/regex.h"
 #include "penstock/grammar/schema/schema_parts.h"
 
 namespace penstock::grammar {
@@ -59,7 +60,7 @@ class SchemaCompiler {
   // Returns the strings that pattern, format and lengths allow. Lengths alone count as allowing all.
   absl::StatusOr<StringSet> StringsOf(const SchemaParts& parts);
   absl::StatusOr<Dfa> PatternDfa(const SchemaPart& part, std::string_view keyword, std::string_view pattern,
-                                 bool is_search);
+                                 RegexMatch match);
 
   // schema_numbers.cc
   absl::StatusOr<ExprId> CompileNumber(const SchemaParts& parts, bool integers_only);

@@ -45,22 +45,33 @@ int64_t ToInteger(double value) {
 
 std::string Padded(int64_t value, int num_digits) { return fmt::format("{:0{}}", value, num_digits); }
 
+// In draft 4 the exclusive keyword is a boolean, and says that the bound itself is not allowed.
+std::optional<NumberBound> BoundOf(const SchemaPart& part, std::string_view name, std::string_view exclusive) {
+  const json::value* bound = part.Find(name);
+  if (bound == nullptr || bound->is_bool()) return std::nullopt;
+  const json::value* beyond = part.Find(exclusive);
+  const bool is_flagged = beyond != nullptr && *beyond == json::value(true);
+  return NumberBound{bound->to_number<double>(), name == exclusive || is_flagged};
+}
+
 }  // namespace
 
 std::pair<std::optional<NumberBound>, std::optional<NumberBound>> BoundsOf(const SchemaParts& parts) {
   std::optional<NumberBound> min, max;
   for (const SchemaPart& part : parts) {
-    for (const bool is_exclusive : {false, true}) {
-      if (const json::value* bound = part.Find(is_exclusive ? "exclusiveMinimum" : "minimum"); bound != nullptr) {
-        const auto value = bound->to_number<double>();
-        const bool is_stricter = !min.has_value() || value > min->value || (value == min->value && is_exclusive);
-        if (is_stricter) min = {value, is_exclusive};
-      }
-      if (const json::value* bound = part.Find(is_exclusive ? "exclusiveMaximum" : "maximum"); bound != nullptr) {
-        const auto value = bound->to_number<double>();
-        const bool is_stricter = !max.has_value() || value < max->value || (value == max->value && is_exclusive);
-        if (is_stricter) max = {value, is_exclusive};
-      }
+    for (const std::string_view name : {"minimum", "exclusiveMinimum"}) {
+      const std::optional<NumberBound> bound = BoundOf(part, name, "exclusiveMinimum");
+      if (!bound.has_value()) continue;
+      const bool is_stricter =
+          !min.has_value() || bound->value > min->value || (bound->value == min->value && bound->is_exclusive);
+      if (is_stricter) min = bound;
+    }
+    for (const std::string_view name : {"maximum", "exclusiveMaximum"}) {
+      const std::optional<NumberBound> bound = BoundOf(part, name, "exclusiveMaximum");
+      if (!bound.has_value()) continue;
+      const bool is_stricter =
+          !max.has_value() || bound->value < max->value || (bound->value == max->value && bound->is_exclusive);
+      if (is_stricter) max = bound;
     }
   }
   return {min, max};

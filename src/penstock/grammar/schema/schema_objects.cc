@@ -62,7 +62,9 @@ absl::StatusOr<bool> ForbidsRest(const SchemaParts& parts, std::string_view keyw
     if (!sees_all || *schema != json::value(false)) {
       return SchemaError(part, keyword, "only false is supported, beside properties, items, allOf, anyOf and $ref");
     }
-    forbids = !AnyHas(parts, rest);
+    forbids = std::ranges::none_of(parts, [&](const SchemaPart& other) {
+      return (rest == "items" ? OtherItemsOf(other) : other.Find(rest)) != nullptr;
+    });
   }
   return forbids;
 }
@@ -71,7 +73,7 @@ absl::StatusOr<bool> ForbidsRest(const SchemaParts& parts, std::string_view keyw
 
 absl::StatusOr<bool> SchemaCompiler::MatchesPattern(const SchemaPart& part, std::string_view pattern,
                                                     std::string_view name) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "patternProperties", pattern, true));
+  PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "patternProperties", pattern, RegexMatch::kSearch));
   return AcceptsText(dfa, name);
 }
 
@@ -198,8 +200,8 @@ absl::StatusOr<ExprId> SchemaCompiler::OtherMembers(const SchemaParts& parts, co
       PENSTOCK_ASSIGN_OR_RETURN(dfa, Intersect(dfa, allowed.dfa, kMaxPatternStates, work_));
     }
     for (size_t i = 0; i < patterns.size(); ++i) {
-      PENSTOCK_ASSIGN_OR_RETURN(const Dfa pattern,
-                                PatternDfa(*patterns[i].part, "patternProperties", patterns[i].pattern, true));
+      PENSTOCK_ASSIGN_OR_RETURN(const Dfa pattern, PatternDfa(*patterns[i].part, "patternProperties",
+                                                              patterns[i].pattern, RegexMatch::kSearch));
       PENSTOCK_ASSIGN_OR_RETURN(
           dfa, Intersect(dfa, is_matched(i) ? pattern : Complement(pattern), kMaxPatternStates, work_));
     }
@@ -265,10 +267,10 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
 SchemaParts SchemaCompiler::ItemParts(const SchemaParts& parts, int64_t i) {
   SchemaParts of_item;
   for (const SchemaPart& part : parts) {
-    const json::value* prefix = part.Find("prefixItems");
-    const json::value* items = part.Find("items");
-    if (prefix != nullptr && i < std::ssize(prefix->get_array())) {
-      of_item.push_back(Child(part, prefix->get_array()[i], "prefixItems", std::to_string(i)));
+    const json::array* prefix = PrefixItemsOf(part);
+    const json::value* items = OtherItemsOf(part);
+    if (prefix != nullptr && i < std::ssize(*prefix)) {
+      of_item.push_back(Child(part, (*prefix)[i], "prefixItems", std::to_string(i)));
     } else if (items != nullptr) {
       of_item.push_back(Child(part, *items, "items"));
     }
@@ -279,10 +281,10 @@ SchemaParts SchemaCompiler::ItemParts(const SchemaParts& parts, int64_t i) {
 absl::StatusOr<ExprId> SchemaCompiler::CompileContains(const SchemaParts& parts, const SchemaPart& part,
                                                        int64_t min_count) {
   const CountRange counts = CountsOf(parts, "minItems", "maxItems");
-  const bool is_simple = counts.min <= min_count && counts.max == INT64_MAX && !AnyHas(parts, "prefixItems") &&
-                         part.Find("maxContains") == nullptr &&
+  const bool is_simple = counts.min <= min_count && counts.max == INT64_MAX && part.Find("maxContains") == nullptr &&
                          std::ranges::all_of(parts, [&](const SchemaPart& other) {
-                           return &other == &part || other.Find("contains") == nullptr;
+                           const bool is_only = &other == &part || other.Find("contains") == nullptr;
+                           return is_only && PrefixItemsOf(other) == nullptr;
                          });
   if (!is_simple || min_count > kMaxPrefix) {
     return SchemaError(part, "contains",
@@ -309,8 +311,8 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileArray(const SchemaParts& parts) {
   CountRange counts = CountsOf(parts, "minItems", "maxItems");
   int64_t num_prefix = 0;
   for (const SchemaPart& part : parts) {
-    const json::value* prefix = part.Find("prefixItems");
-    if (prefix != nullptr) num_prefix = std::max(num_prefix, std::ssize(prefix->get_array()));
+    const json::array* prefix = PrefixItemsOf(part);
+    if (prefix != nullptr) num_prefix = std::max(num_prefix, std::ssize(*prefix));
   }
   if (num_prefix > kMaxPrefix) {
     return SchemaError(PartWith(parts, "prefixItems"), "prefixItems", fmt::format("more than {} items", kMaxPrefix));

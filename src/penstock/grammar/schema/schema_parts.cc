@@ -15,159 +15,15 @@ namespace {
 
 constexpr size_t kMaxParts = 1024;  // schemas that hold together
 
-// The values that a keyword may have.
-enum class Shape : uint8_t {
-  kDescription,
-  kAny,
-  kTypes,
-  kList,
-  kSchema,
-  kSchemas,
-  kSchemaMap,
-  kCount,
-  kNumber,
-  kString,
-  kStrings,
-  kStringsMap,
-  kBool
-};
-
-struct Keyword {
-  std::string_view name;
-  Shape shape = Shape::kDescription;
-};
-
-constexpr Keyword kKeywords[] = {
-    {"type", Shape::kTypes},
-    {"enum", Shape::kList},
-    {"const", Shape::kAny},
-    {"properties", Shape::kSchemaMap},
-    {"patternProperties", Shape::kSchemaMap},
-    {"additionalProperties", Shape::kSchema},
-    {"propertyNames", Shape::kSchema},
-    {"required", Shape::kStrings},
-    {"minProperties", Shape::kCount},
-    {"maxProperties", Shape::kCount},
-    {"items", Shape::kSchema},
-    {"prefixItems", Shape::kSchemas},
-    {"minItems", Shape::kCount},
-    {"maxItems", Shape::kCount},
-    {"minLength", Shape::kCount},
-    {"maxLength", Shape::kCount},
-    {"pattern", Shape::kString},
-    {"format", Shape::kString},
-    {"minimum", Shape::kNumber},
-    {"maximum", Shape::kNumber},
-    {"exclusiveMinimum", Shape::kNumber},
-    {"exclusiveMaximum", Shape::kNumber},
-    {"multipleOf", Shape::kNumber},
-    {"anyOf", Shape::kSchemas},
-    {"oneOf", Shape::kSchemas},
-    {"allOf", Shape::kSchemas},
-    {"not", Shape::kSchema},
-    {"if", Shape::kSchema},
-    {"then", Shape::kSchema},
-    {"else", Shape::kSchema},
-    {"dependentRequired", Shape::kStringsMap},
-    {"dependentSchemas", Shape::kSchemaMap},
-    {"contains", Shape::kSchema},
-    {"minContains", Shape::kCount},
-    {"maxContains", Shape::kCount},
-    {"unevaluatedProperties", Shape::kSchema},
-    {"unevaluatedItems", Shape::kSchema},
-    {"$ref", Shape::kString},
-    {"$defs", Shape::kSchemaMap},
-    {"definitions", Shape::kSchemaMap},
-    {"uniqueItems", Shape::kBool},
-    {"title"},
-    {"description"},
-    {"default"},
-    {"examples"},
-    {"example"},
-    {"deprecated"},
-    {"readOnly"},
-    {"writeOnly"},
-    {"$comment"},
-    {"$schema"},
-    {"$id"},
-    {"$anchor"},
-    {"contentEncoding"},
-    {"contentMediaType"},
-    {"contentSchema"},
-};
-
-bool IsStrings(const json::value& value) {
-  return value.is_array() && std::ranges::all_of(value.get_array(), [](const json::value& v) { return v.is_string(); });
-}
-
-bool IsSchema(const json::value& value) { return value.is_object() || value.is_bool(); }
-
-bool IsCount(const json::value& value) {
-  if (value.is_int64()) return value.get_int64() >= 0;
-  return value.is_uint64() ||
-         (value.is_double() && value.get_double() >= 0 && std::floor(value.get_double()) == value.get_double());
-}
-
-bool HasShape(const json::value& value, Shape shape) {
-  switch (shape) {
-    case Shape::kDescription:
-    case Shape::kAny:
-    case Shape::kTypes: return true;
-    case Shape::kList: return value.is_array();
-    case Shape::kSchema: return IsSchema(value);
-    case Shape::kSchemas: return value.is_array() && std::ranges::all_of(value.get_array(), IsSchema);
-    case Shape::kSchemaMap:
-      return value.is_object() &&
-             std::ranges::all_of(value.get_object(), [](const auto& member) { return IsSchema(member.value()); });
-    case Shape::kCount: return IsCount(value);
-    case Shape::kNumber: return value.is_number();
-    case Shape::kString: return value.is_string();
-    case Shape::kStrings: return IsStrings(value);
-    case Shape::kStringsMap:
-      return value.is_object() &&
-             std::ranges::all_of(value.get_object(), [](const auto& member) { return IsStrings(member.value()); });
-    case Shape::kBool: return value.is_bool();
-  }
-  return false;
-}
-
-std::string_view ShapeName(Shape shape) {
-  switch (shape) {
-    case Shape::kSchema: return "a schema";
-    case Shape::kSchemas: return "a list of schemas";
-    case Shape::kSchemaMap: return "an object of schemas";
-    case Shape::kCount: return "a count";
-    case Shape::kNumber: return "a number";
-    case Shape::kString: return "a string";
-    case Shape::kStrings: return "a list of strings";
-    case Shape::kStringsMap: return "an object of lists of strings";
-    case Shape::kList: return "a list";
-    default: return "a boolean";
-  }
-}
-
 constexpr std::pair<std::string_view, TypeSet> kTypeNames[] = {
     {"null", kNull},     {"boolean", kBoolean}, {"integer", kInteger}, {"number", kInteger | kNumber},
     {"string", kString}, {"array", kArray},     {"object", kObject}};
-
-TypeSet TypeNamed(const json::value& name) {
-  for (const auto& [type, set] : kTypeNames) {
-    if (name.is_string() && View(name.get_string()) == type) return set;
-  }
-  return 0;
-}
 
 TypeSet TypesOfKeyword(const json::value& value) {
   if (!value.is_array()) return TypeNamed(value);
   TypeSet types = 0;
   for (const json::value& name : value.get_array()) types |= TypeNamed(name);
   return types;
-}
-
-absl::Status CheckType(const SchemaPart& part, const json::value& value) {
-  const bool is_list = value.is_array();
-  const bool is_valid = is_list ? std::ranges::all_of(value.get_array(), TypeNamed) : TypeNamed(value) != 0;
-  return is_valid ? absl::OkStatus() : SchemaError(part, "type", "expected the name of a type, or a list of names");
 }
 
 // Decodes a part of a JSON pointer in a URI: "a~1b%20c" is "a/b c".
@@ -208,33 +64,24 @@ const json::value* ChildOf(const json::value& parent, const std::string& key) {
 
 std::string Below(std::string_view path, std::string_view key) { return fmt::format("{}/{}", path, Excerpt(key, 64)); }
 
-bool IsDescription(std::string_view keyword) {
-  const auto* const found = std::ranges::find(kKeywords, keyword, &Keyword::name);
-  if (found == std::end(kKeywords)) return keyword.starts_with("x-");
-  return found->shape == Shape::kDescription || keyword == "$defs" || keyword == "definitions";
-}
-
 std::span<const std::pair<std::string_view, TypeSet>> TypeNames() { return kTypeNames; }
 
-absl::Status CheckKeywords(const SchemaPart& part, bool is_root) {
-  for (const auto& [key, value] : part.object()) {
-    const std::string_view name(key.data(), key.size());
-    const auto* const keyword = std::ranges::find(kKeywords, name, &Keyword::name);
-    if (keyword == std::end(kKeywords)) {
-      if (name.starts_with("x-")) continue;
-      return SchemaError(part, name, "the keyword is not supported");
-    }
-    if (!HasShape(value, keyword->shape)) {
-      return SchemaError(part, name,
-                         fmt::format("expected {}, found {}", ShapeName(keyword->shape), JsonTypeName(value)));
-    }
-    if (name == "$id" && !is_root) return SchemaError(part, name, "the keyword is only supported at the root");
-    if (name == "uniqueItems" && value.get_bool()) return SchemaError(part, name, "the keyword is not supported");
-    if (name == "type") PENSTOCK_RETURN_IF_ERROR(CheckType(part, value));
-    const bool is_empty_list = keyword->shape == Shape::kSchemas && value.get_array().empty();
-    if (is_empty_list && name != "prefixItems") return SchemaError(part, name, "expected at least one schema");
+TypeSet TypeNamed(const json::value& name) {
+  for (const auto& [type, set] : kTypeNames) {
+    if (name.is_string() && View(name.get_string()) == type) return set;
   }
-  return absl::OkStatus();
+  return 0;
+}
+
+const json::array* PrefixItemsOf(const SchemaPart& part) {
+  if (const json::value* prefix = part.Find("prefixItems"); prefix != nullptr) return prefix->if_array();
+  const json::value* items = part.Find("items");
+  return items == nullptr ? nullptr : items->if_array();
+}
+
+const json::value* OtherItemsOf(const SchemaPart& part) {
+  const json::value* items = part.Find("items");
+  return items != nullptr && items->is_array() ? part.Find("additionalItems") : items;
 }
 
 absl::Status SchemaError(const SchemaPart& part, std::string_view keyword, std::string_view message) {
@@ -269,13 +116,15 @@ bool IsSame(const json::value& a, const json::value& b) {
 }
 
 absl::StatusOr<SchemaPart> SchemaReader::Resolve(const SchemaPart& from) const {
-  const std::string_view ref = View(from.Find("$ref")->get_string());
+  std::string ref(View(from.Find("$ref")->get_string()));
+  // LiteLLM drops the "#" for Anthropic's API. No schema here has an address to which "/" could be relative.
+  if (ref.starts_with("/$defs/") || ref.starts_with("/definitions/")) ref = "#" + ref;
   const auto refuse = [&](std::string_view why) { return SchemaError(from, "$ref", why); };
   if (!ref.starts_with("#") || (ref.size() > 1 && ref[1] != '/')) {
     return refuse("only references within the schema, as #/$defs/name, are supported");
   }
   const json::value* at = &root_;
-  std::string_view rest = ref.substr(1);
+  std::string_view rest = std::string_view(ref).substr(1);
   while (!rest.empty()) {
     rest.remove_prefix(1);
     const size_t end = std::min(rest.find('/'), rest.size());
@@ -286,19 +135,30 @@ absl::StatusOr<SchemaPart> SchemaReader::Resolve(const SchemaPart& from) const {
     rest.remove_prefix(end);
   }
   if (!IsSchema(*at)) return refuse("it refers to something that is no schema");
-  return SchemaPart{.schema = at, .path = std::string(ref), .is_derived = true};
+  return SchemaPart{.schema = at, .path = std::move(ref), .is_derived = true};
+}
+
+absl::StatusOr<SchemaPart> SchemaReader::Keep(MadeSchemas& made, const SchemaPart& part, std::string_view keyword,
+                                              absl::StatusOr<json::value> schema) {
+  constexpr uint64_t kMaxBytes = 256 << 10;  // of all
+  PENSTOCK_RETURN_IF_ERROR(schema.status());
+  num_rewritten_bytes_ += json::serialize(*schema).size();
+  if (num_rewritten_bytes_ > kMaxBytes) return SchemaError(part, keyword, "the schemas beside it are too long");
+  std::unique_ptr<const json::value>& kept = made[part.schema];
+  kept = std::make_unique<const json::value>(*std::move(schema));
+  return SchemaPart{.schema = kept.get(), .path = Below(part.path, keyword), .is_derived = true};
 }
 
 absl::StatusOr<SchemaPart> SchemaReader::Rewrite(const SchemaPart& part, std::string_view keyword) {
-  std::unique_ptr<const json::value>& known = rewritten_[part.schema];
-  if (known == nullptr) {
-    constexpr uint64_t kMaxBytes = 256 << 10;  // of all
-    PENSTOCK_ASSIGN_OR_RETURN(json::value rewritten, Rewritten(part));
-    num_rewritten_bytes_ += json::serialize(rewritten).size();
-    if (num_rewritten_bytes_ > kMaxBytes) return SchemaError(part, keyword, "the schemas beside it are too long");
-    known = std::make_unique<const json::value>(std::move(rewritten));
-  }
-  return SchemaPart{.schema = known.get(), .path = Below(part.path, keyword), .is_derived = true};
+  const auto known = rewritten_.find(part.schema);
+  if (known == rewritten_.end()) return Keep(rewritten_, part, keyword, Rewritten(part, *this));
+  return SchemaPart{.schema = known->second.get(), .path = Below(part.path, keyword), .is_derived = true};
+}
+
+absl::StatusOr<SchemaPart> SchemaReader::OppositeOf(const SchemaPart& part) {
+  const auto known = opposites_.find(part.schema);
+  if (known == opposites_.end()) return Keep(opposites_, part, "not", OppositeSchema(part, *this));
+  return SchemaPart{.schema = known->second.get(), .path = Below(part.path, "not"), .is_derived = true};
 }
 
 absl::StatusOr<std::optional<SchemaParts>> SchemaReader::Flatten(const SchemaParts& parts) {
@@ -339,7 +199,10 @@ absl::StatusOr<std::optional<SchemaParts>> SchemaReader::Flatten(const SchemaPar
 TypeSet SchemaReader::TypesOf(const SchemaParts& parts) {
   TypeSet types = kAllTypes;
   for (const SchemaPart& part : parts) {
-    if (const json::value* type = part.Find("type"); type != nullptr) types &= TypesOfKeyword(*type);
+    const json::value* type = part.Find("type");
+    if (type == nullptr) continue;
+    const json::value* nullable = part.Find("nullable");
+    types &= TypesOfKeyword(*type) | (nullable != nullptr && nullable->get_bool() ? kNull : 0);
   }
   return types;
 }

@@ -59,23 +59,38 @@ class SchemaReader {
   static std::optional<std::vector<const json::value*>> ValuesOf(const SchemaParts& parts);
   // Whether no value is valid under both, for certain.
   absl::StatusOr<bool> AreDisjoint(const SchemaPart& a, const SchemaPart& b, int depth);
+  // Returns the schema that $ref of a part refers to.
+  absl::StatusOr<SchemaPart> Resolve(const SchemaPart& from) const;
+  // Returns a schema that holds only where the part's does not.
+  absl::StatusOr<SchemaPart> OppositeOf(const SchemaPart& part);
 
  private:
-  absl::StatusOr<SchemaPart> Resolve(const SchemaPart& from) const;
+  // Schemas by those of which they were made.
+  using MadeSchemas = std::map<const json::value*, std::unique_ptr<const json::value>>;
+
   // Returns the rest of a part whose keyword is rewritten.
   absl::StatusOr<SchemaPart> Rewrite(const SchemaPart& part, std::string_view keyword);
+  absl::StatusOr<SchemaPart> Keep(MadeSchemas& made, const SchemaPart& part, std::string_view keyword,
+                                  absl::StatusOr<json::value> schema);
 
   const json::value& root_;
-  std::map<const json::value*, std::unique_ptr<const json::value>> rewritten_;  // by the schema that has the keyword
+  MadeSchemas rewritten_, opposites_;
   uint64_t num_rewritten_bytes_ = 0;
 };
 
 // Checks the names of a schema's keywords, and the types of their values.
 absl::Status CheckKeywords(const SchemaPart& part, bool is_root);
-// Whether a keyword asks for nothing.
+// Whether a keyword asks for nothing, as unknown ones do.
 bool IsDescription(std::string_view keyword);
 // Returns the names of types and what they stand for.
 std::span<const std::pair<std::string_view, TypeSet>> TypeNames();
+
+// Returns the types that a name stands for; 0 if it is unknown.
+TypeSet TypeNamed(const json::value& name);
+// Returns the schemas of the first items, also those of older drafts, where `items` is a list; nullptr without any.
+const json::array* PrefixItemsOf(const SchemaPart& part);
+// Returns the schema of the items behind them; nullptr without any.
+const json::value* OtherItemsOf(const SchemaPart& part);
 
 // Returns the path of a part of a schema: "#/properties/name".
 std::string Below(std::string_view path, std::string_view key);

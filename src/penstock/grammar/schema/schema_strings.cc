@@ -19,6 +19,8 @@ namespace {
 #define PENSTOCK_HOURS "(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,4}S)?)?|[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S)"
 #define PENSTOCK_H16 "[0-9A-Fa-f]{1,4}"
 
+constexpr std::string_view kAnyText = "[\\x00-\\u{10FFFF}]*";
+
 // The formats, as patterns for whole strings. They leave rare valid strings out: February 29th, years before 1000.
 constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"date", PENSTOCK_DATE},
@@ -41,7 +43,21 @@ constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
      "(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*"
      "(?:\\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?(?:#(?:[A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})*)?"},
     {"uuid", "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
+    {"uuid4", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-4[0-9A-Fa-f]{3}-[89ABab][0-9A-Fa-f]{3}-[0-9A-Fa-f]{12}"},
     {"json-pointer", "(?:/(?:[^~/]|~[01])*)*"},
+    {"byte", "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
+    // They say what the text is for.
+    {"password", kAnyText},
+    {"binary", kAnyText},
+    {"path", kAnyText},
+    {"file-path", kAnyText},
+    {"directory-path", kAnyText},
+};
+
+// Formats that have the texts of another one, and more.
+constexpr std::pair<std::string_view, std::string_view> kWiderFormats[] = {
+    {"iri", "uri"},         {"uri-reference", "uri"},     {"iri-reference", "uri"},  {"url", "uri"},
+    {"idn-email", "email"}, {"idn-hostname", "hostname"}, {"ipvanyaddress", "ipv4"},
 };
 
 #undef PENSTOCK_DATE
@@ -69,17 +85,19 @@ std::string_view FormatPattern(std::string_view name) {
   for (const auto& [format, pattern] : kFormats) {
     if (format == name) return pattern;
   }
+  for (const auto& [wide, format] : kWiderFormats) {
+    if (wide == name) return FormatPattern(format);
+  }
   return {};
 }
 
 absl::StatusOr<Dfa> SchemaCompiler::PatternDfa(const SchemaPart& part, std::string_view keyword,
-                                               std::string_view pattern, bool is_search) {
-  const std::string key = fmt::format("{} {}", is_search, pattern);
+                                               std::string_view pattern, RegexMatch match) {
+  const std::string key = fmt::format("{} {}", static_cast<int>(match), pattern);
   if (const auto found = patterns_.find(key); found != patterns_.end()) return found->second;
   Grammar of_pattern;
   const auto annotated = [&](const absl::Status& status) { return Annotate(status, Below(part.path, keyword)); };
-  const absl::StatusOr<ExprId> expr =
-      ParseRegex(pattern, is_search ? RegexMatch::kSearch : RegexMatch::kWhole, Spelling::kJson, of_pattern, work_);
+  const absl::StatusOr<ExprId> expr = ParseRegex(pattern, match, Spelling::kJson, of_pattern, work_);
   if (!expr.ok()) return annotated(expr.status());
   absl::StatusOr<Dfa> dfa = CodePointDfa(of_pattern, *expr, work_);
   if (!dfa.ok()) return annotated(dfa.status());
@@ -104,7 +122,8 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
   for (const SchemaPart& part : parts) {
     last = &part;
     if (const json::value* pattern = part.Find("pattern"); pattern != nullptr) {
-      PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "pattern", View(pattern->get_string()), true));
+      PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa,
+                                PatternDfa(part, "pattern", View(pattern->get_string()), RegexMatch::kSearch));
       PENSTOCK_RETURN_IF_ERROR(restrict_to(dfa));
     }
     if (const json::value* format = part.Find("format"); format != nullptr) {
@@ -112,7 +131,11 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
       if (pattern.empty()) {
         return SchemaError(part, "format", fmt::format("the format {} is not supported", View(format->get_string())));
       }
-      PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "format", pattern, false));
+      PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "format", pattern, RegexMatch::kWhole));
+      PENSTOCK_RETURN_IF_ERROR(restrict_to(dfa));
+    }
+    if (const json::string* pattern = ExcludedPattern(part); pattern != nullptr) {
+      PENSTOCK_ASSIGN_OR_RETURN(const Dfa dfa, PatternDfa(part, "not", View(*pattern), RegexMatch::kAbsent));
       PENSTOCK_RETURN_IF_ERROR(restrict_to(dfa));
     }
     if (const json::array* excluded = ExcludedTexts(part); excluded != nullptr) {
@@ -145,10 +168,10 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
 }
 
 absl::StatusOr<ExprId> SchemaCompiler::CompileString(const SchemaParts& parts) {
-  const bool is_restricted =
-      allowed_text_ != nullptr || std::ranges::any_of(parts, [](const SchemaPart& part) {
-        return part.Find("pattern") != nullptr || part.Find("format") != nullptr || ExcludedTexts(part) != nullptr;
-      });
+  const bool is_restricted = allowed_text_ != nullptr || std::ranges::any_of(parts, [](const SchemaPart& part) {
+                               return part.Find("pattern") != nullptr || part.Find("format") != nullptr ||
+                                      ExcludedTexts(part) != nullptr || ExcludedPattern(part) != nullptr;
+                             });
   const CountRange lengths = CountsOf(parts, "minLength", "maxLength");
   if (!is_restricted) {
     if (lengths.min > lengths.max) return grammar_.Never();
