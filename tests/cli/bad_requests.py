@@ -229,7 +229,7 @@ def size_rows():
             ("turn number", {"prompt": None, "turns": [7]}, "turns"),
             ("turn empty", {"prompt": None, "turns": [""]}, "turns"),
             ("schema", {"guided_json": {"uniqueItems": True}}, "#/uniqueItems: the keyword is not supported"),
-            ("regex", {"guided_regex": "(?=a)"}, "look-around"),
+            ("regex", {"guided_regex": "(?<=a)"}, "look-behind"),
             ("grammar", {"grammar": "root ::= root"}, "no text matches"),
             ("nested grammar", {"grammar": "root ::= " + "(" * 60000 + "a" + ")" * 60000}, "more than the limit"),
             ("two formats", {"guided_regex": "a", "grammar": "root ::= [a]"}, "leave one of the two out")):

@@ -39,6 +39,15 @@ TEST(SchemaTest, Objects) {
   Check({R"({"type": "object", "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 3}, "minProperties": 0})",
          {R"({"abc":1})"},
          {R"({"abcd":1})", R"({"A":1})"}});
+  Check({R"({"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 1})",
+         {R"({"a":null})"},
+         {"{}"}});
+  Check({R"({"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"], "additionalProperties": {},
+             "minProperties": 2})",
+         {R"({"a":1,"b":1})", R"({"a":1,"c":1})"},
+         {"{}", R"({"a":1})", R"({"b":1,"c":1})"}});
+  EXPECT_EQ(SchemaFault(R"({"type": "object", "minProperties": 2})"),
+            "#/minProperties: without additionalProperties: false it may be one more than the required ones");
   Check({R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2, "maxProperties": 2,
              "additionalProperties": false})",
          {R"({"a":1,"b":1})", R"({"a":1,"c":1})", R"({"b":1,"c":1})"},
@@ -65,6 +74,9 @@ TEST(SchemaTest, Strings) {
   Check({R"({"type": "string", "pattern": "\"x|\\d$"})", {R"("a\"xb")", R"("a1")"}, {R"("1a")"}});
   Check({R"({"type": "string", "format": "date"})", {R"("2024-02-28")"}, {R"("2024-02-30")", R"("2024-13-01")"}});
   Check({R"({"type": "string", "maxLength": 100000})", {R"("")", R"("abc")"}, {"1"}});
+  Check({R"({"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083})",
+         {R"("https://a.example/b?c=d")"},
+         {R"("")", R"("a b")"}});
   Check({R"({"type": "string", "format": "byte"})", {R"("")", R"("aGk=")"}, {R"("aGk")"}});
   Check({R"({"type": "string", "format": "password", "minLength": 2})", {R"("a\n")"}, {R"("a")"}});
   Check({R"({"type": "string", "format": "iri"})", {R"("https://a.b/c?d")"}, {R"("a b")"}});

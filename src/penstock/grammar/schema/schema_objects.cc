@@ -253,9 +253,10 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileObject(const SchemaParts& parts) {
   const bool has_others = grammar_.expr(other).kind != Expr::Kind::kNever;
   CountRange counts = CountsOf(parts, "minProperties", "maxProperties");
   if (counts.min <= num_required) counts.min = 0;
-  if (counts.min > 0 && has_others) {
+  // Two other members may have one name, and then count once.
+  if (counts.min > num_required + 1 && has_others) {
     return SchemaError(PartWith(parts, "minProperties"), "minProperties",
-                       "the keyword is only supported with additionalProperties: false, or up to the required ones");
+                       "without additionalProperties: false it may be one more than the required ones");
   }
   if (!has_others && counts.max >= std::ssize(members)) counts.max = INT64_MAX;
   if (counts.min > counts.max) return grammar_.Never();

@@ -163,7 +163,12 @@ absl::StatusOr<StringSet> SchemaCompiler::StringsOf(const SchemaParts& parts) {
   if ((counted.max == INT64_MAX ? counted.min : counted.max) > kMaxPatternStates) {
     return SchemaError(*last, "minLength", "it is too large beside pattern or format");
   }
-  PENSTOCK_RETURN_IF_ERROR(restrict_to(LengthDfa(counted)));
+  if (const absl::Status exact = restrict_to(LengthDfa(counted)); exact.ok() || lengths.max == INT64_MAX) {
+    PENSTOCK_RETURN_IF_ERROR(exact);
+    return all;
+  }
+  const int64_t shorter = kMaxPatternStates / std::max<int64_t>(1, std::ssize(all.dfa.states));
+  PENSTOCK_RETURN_IF_ERROR(restrict_to(LengthDfa({lengths.min, std::max(lengths.min, shorter)})));
   return all;
 }
 
