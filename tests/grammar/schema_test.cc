@@ -64,6 +64,16 @@ TEST(SchemaTest, Arrays) {
   Check({R"({"type": "array", "items": false})", {"[]"}, {"[1]"}});
 }
 
+TEST(SchemaTest, Sets) {
+  Check({R"({"type": "array", "items": {"$ref": "#/$defs/c"}, "uniqueItems": true, "minItems": 1, "maxItems": 2,
+             "$defs": {"c": {"type": ["string", "integer"], "enum": ["r", "g", 1, 1.0, null, "b"]}}})",
+         {R"(["r"])", R"(["r", "b"])", R"(["g",1])"},
+         {"[]", R"(["r","r"])", "[1,1]", R"(["b","r"])", R"(["r","g","b"])", "[null]"}});
+  Check({R"({"type": "array", "uniqueItems": true, "maxItems": 1})", {"[]", "[5]"}, {"[5,6]"}});
+  Check({R"({"type": "array", "items": {"const": "a"}, "uniqueItems": true})", {"[]", R"(["a"])"}, {R"(["a","a"])"}});
+  Check({R"({"type": "null", "uniqueItems": true})", {"null"}, {"[]"}});
+}
+
 TEST(SchemaTest, Strings) {
   Check({R"({"type": "string", "minLength": 2, "maxLength": 3})",
          {R"("ab")", R"("a\n\u00e9")", R"("\ud83d\ude00é")", R"("\"\\")"},
@@ -234,7 +244,10 @@ TEST(SchemaTest, WhatIsNotEvaluated) {
 }
 
 TEST(SchemaTest, NamesWhatItCannotHonour) {
-  EXPECT_EQ(SchemaFault(R"({"items": {"uniqueItems": true}})"), "#/items/uniqueItems: the keyword is not supported");
+  EXPECT_EQ(SchemaFault(R"({"items": {"uniqueItems": true}})"),
+            "#/items/uniqueItems: the keyword is not supported, unless the items are an enum");
+  EXPECT_EQ(SchemaFault(R"({"not": {"uniqueItems": true}})"),
+            "#/not/uniqueItems: the keyword is not supported in not or if");
   EXPECT_EQ(SchemaFault(R"({"$dynamicRef": "#a"})"), "#/$dynamicRef: the keyword is not supported");
   EXPECT_EQ(SchemaFault(R"({"not": {"extends": {}}})"), "#/not/extends: the keyword is not supported");
   EXPECT_EQ(SchemaFault(R"({"additonalProperties": false})"),

@@ -144,8 +144,8 @@ absl::StatusOr<bool> SchemaCompiler::IsValid(const SchemaParts& parts, const jso
     return is_valid;
   }
   if (type != kArray && type != kObject) return true;
-  constexpr std::string_view kOfArrays[] = {"items",    "prefixItems", "minItems",
-                                            "maxItems", "contains",    "unevaluatedItems"};
+  constexpr std::string_view kOfArrays[] = {"items",    "prefixItems",      "minItems",   "maxItems",
+                                            "contains", "unevaluatedItems", "uniqueItems"};
   constexpr std::string_view kOfObjects[] = {
       "properties", "patternProperties", "additionalProperties", "propertyNames",
       "required",   "minProperties",     "maxProperties",        "unevaluatedProperties"};

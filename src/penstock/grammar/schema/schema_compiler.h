@@ -74,6 +74,8 @@ class SchemaCompiler {
   // schema_objects.cc
   absl::StatusOr<ExprId> CompileObject(const SchemaParts& parts);
   absl::StatusOr<ExprId> CompileArray(const SchemaParts& parts);
+  // Returns a list that has no value twice. Values come in the order of their enum.
+  absl::StatusOr<ExprId> CompileSet(const SchemaParts& parts, const SchemaPart& part, const CountRange& counts);
   // Returns the schemas of the i-th item.
   static SchemaParts ItemParts(const SchemaParts& parts, int64_t i);
   // Returns a list of which at least `min_count` items satisfy `contains` of the part.

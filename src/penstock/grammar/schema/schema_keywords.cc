@@ -217,7 +217,6 @@ absl::Status CheckKeywords(const SchemaPart& part, bool is_root) {
                          fmt::format("expected {}, found {}", ShapeName(keyword->shape), JsonTypeName(value)));
     }
     if (name == "$id" && !is_root) return SchemaError(part, name, "the keyword is only supported at the root");
-    if (name == "uniqueItems" && value.get_bool()) return SchemaError(part, name, "the keyword is not supported");
     if (name == "type") PENSTOCK_RETURN_IF_ERROR(CheckType(part, value));
     const bool is_empty_list = keyword->shape == Shape::kSchemas && value.get_array().empty();
     if (is_empty_list && name != "prefixItems") return SchemaError(part, name, "expected at least one schema");

@@ -302,8 +302,39 @@ absl::StatusOr<ExprId> SchemaCompiler::CompileContains(const SchemaParts& parts,
   return json_.InBrackets(grammar_.Sequence({before, wanted, more, after}));
 }
 
+absl::StatusOr<ExprId> SchemaCompiler::CompileSet(const SchemaParts& parts, const SchemaPart& part,
+                                                  const CountRange& counts) {
+  const bool is_simple = !AnyHas(parts, "contains") && !AnyHas(parts, "unevaluatedItems") &&
+                         std::ranges::all_of(parts, [](const SchemaPart& p) { return PrefixItemsOf(p) == nullptr; });
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SchemaParts> items, reader_.Flatten(ItemParts(parts, 0)));
+  const auto values = items.has_value() ? SchemaReader::ValuesOf(*items) : std::nullopt;
+  constexpr size_t kMaxValues = 1000;
+  if (!is_simple || !values.has_value() || values->size() > kMaxValues) {
+    return SchemaError(part, "uniqueItems", "the keyword is not supported, unless the items are an enum");
+  }
+  std::vector<Member> members;
+  for (auto value = values->begin(); value != values->end(); ++value) {
+    PENSTOCK_RETURN_IF_ERROR(work_.Spend(std::ssize(*values)));
+    if (std::any_of(values->begin(), value, [&](const json::value* other) { return IsSame(*other, **value); }))
+      continue;
+    PENSTOCK_ASSIGN_OR_RETURN(const ExprId expr, CompileValues(*items, {*value}));
+    members.push_back({.expr = expr});
+  }
+  const auto clipped = [](int64_t count) { return static_cast<int32_t>(std::min<int64_t>(count, kUnbounded)); };
+  const int64_t max = counts.max >= std::ssize(members) ? kUnbounded : counts.max;
+  return json_.InBrackets(
+      grammar_.Members(std::move(members), json_.Comma(), grammar_.Never(), clipped(counts.min), clipped(max)));
+}
+
 absl::StatusOr<ExprId> SchemaCompiler::CompileArray(const SchemaParts& parts) {
   PENSTOCK_ASSIGN_OR_RETURN(const bool forbids_rest, ForbidsRest(parts, "unevaluatedItems", "items"));
+  for (const SchemaPart& part : parts) {
+    const json::value* is_set = part.Find("uniqueItems");
+    const CountRange counts = CountsOf(parts, "minItems", "maxItems");
+    if (counts.min <= counts.max && counts.max > 1 && is_set != nullptr && is_set->get_bool()) {
+      return CompileSet(parts, part, counts);
+    }
+  }
   for (const SchemaPart& part : parts) {
     if (part.Find("contains") == nullptr) continue;
     const int64_t min_count = part.Find("minContains") == nullptr ? 1 : CountsOf({part}, "minContains", "").min;
