@@ -71,8 +71,8 @@ def check_grammars(tool, folder, counts):
 
 
 def validator_of(schema):
-    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    return jsonschema.Draft202012Validator(schema, format_checker=checker)
+    draft = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    return draft(schema, format_checker=draft.FORMAT_CHECKER)
 
 
 def reason_of(error):

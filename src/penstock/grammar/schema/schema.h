@@ -2,7 +2,8 @@
 //
 // Each text of the grammar is valid; the grammar need not have all valid texts. Members come in the order of the
 // schema. An object has no members that the schema does not name, unless it says additionalProperties or names none. A
-// keyword that cannot be honoured is an error that names it and its place, and so is an unknown keyword.
+// keyword that cannot be honoured is an error that names it and its place. Unknown keywords are notes, unless they are
+// probably misspelt.
 #pragma once
 
 #include <string_view>
