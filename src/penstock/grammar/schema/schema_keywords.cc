@@ -79,7 +79,7 @@ constexpr Keyword kKeywords[] = {
     {"$defs", Shape::kSchemaMap},
     {"definitions", Shape::kSchemaMap},
     {"uniqueItems", Shape::kBool},
-    {"nullable", Shape::kBool},
+    {"nullable"},  // of OpenAPI 3.0: the null that it allows is no valid answer by JSON Schema
     {"title"},
     {"description"},
     {"default"},

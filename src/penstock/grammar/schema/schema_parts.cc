@@ -200,9 +200,7 @@ TypeSet SchemaReader::TypesOf(const SchemaParts& parts) {
   TypeSet types = kAllTypes;
   for (const SchemaPart& part : parts) {
     const json::value* type = part.Find("type");
-    if (type == nullptr) continue;
-    const json::value* nullable = part.Find("nullable");
-    types &= TypesOfKeyword(*type) | (nullable != nullptr && nullable->get_bool() ? kNull : 0);
+    if (type != nullptr) types &= TypesOfKeyword(*type);
   }
   return types;
 }

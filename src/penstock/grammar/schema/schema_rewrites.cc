@@ -175,7 +175,6 @@ absl::StatusOr<json::value> OppositeOf(const SchemaPart& part, std::string_view 
   if (name == "exclusiveMinimum") return Limited("number", "maximum", value);
   if (name == "exclusiveMaximum") return Limited("number", "minimum", value);
   if (name == "uniqueItems" && !value.get_bool()) return false;  // it asks for nothing
-  if (name == "nullable") return false;                          // it belongs to the type
   for (const auto& [type, min, max] : kCounts) {
     if (name == min) return OppositeMin(type, max, value);
     if (name == max) return Limited(type, min, CountOf(value) + 1);
