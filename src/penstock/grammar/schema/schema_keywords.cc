@@ -104,8 +104,6 @@ bool IsStrings(const json::value& value) {
   return value.is_array() && std::ranges::all_of(value.get_array(), [](const json::value& v) { return v.is_string(); });
 }
 
-bool IsSchema(const json::value& value) { return value.is_object() || value.is_bool(); }
-
 bool IsCount(const json::value& value) {
   if (value.is_int64()) return value.get_int64() >= 0;
   return value.is_uint64() ||

@@ -78,6 +78,8 @@ class SchemaReader {
   uint64_t num_rewritten_bytes_ = 0;
 };
 
+inline bool IsSchema(const json::value& value) { return value.is_object() || value.is_bool(); }
+
 // Checks the names of a schema's keywords, and the types of their values.
 absl::Status CheckKeywords(const SchemaPart& part, bool is_root);
 // Whether a keyword asks for nothing, as unknown ones do.
