@@ -12,7 +12,6 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kStepBytes = 2 * kMiB;  // a huge page
-constexpr int kPopulateWrite = 23;         // MADV_POPULATE_WRITE, which older headers lack
 
 }  // namespace
 
@@ -55,14 +54,15 @@ void PageToucher::Work() {
   std::unique_lock lock(mutex_);
   bool is_able = true;
   while (is_able) {
-    changed_.wait(lock, [this] { return ends_ || next_ < end_; });
-    if (ends_) break;
+    const auto has_all = [this] { return next_ == bytes_.size(); };
+    changed_.wait(lock, [&] { return ends_ || has_all() || next_ < end_; });
+    if (ends_ || has_all()) break;
     std::byte* const begin = bytes_.data() + next_;
     const uint64_t size = std::min(kStepBytes, end_ - next_);
     next_ += size;
     ++num_touching_;
     lock.unlock();
-    is_able = ::madvise(begin, size, kPopulateWrite) == 0;
+    is_able = ::madvise(begin, size, MADV_POPULATE_WRITE) == 0;
     lock.lock();
     --num_touching_;
     changed_.notify_all();

@@ -141,14 +141,14 @@ bool HasShape(const json::value& value, Shape shape) {
 
 std::string_view ShapeName(Shape shape) {
   switch (shape) {
+    case Shape::kItems:
     case Shape::kSchema: return "a schema";
     case Shape::kSchemas: return "a list of schemas";
+    case Shape::kDependencies:
     case Shape::kSchemaMap: return "an object of schemas";
     case Shape::kCount: return "a count";
+    case Shape::kNumberOrBool:
     case Shape::kNumber: return "a number";
-    case Shape::kNumberOrBool: return "a number";
-    case Shape::kItems: return "a schema";
-    case Shape::kDependencies: return "an object of schemas";
     case Shape::kString: return "a string";
     case Shape::kStrings: return "a list of strings";
     case Shape::kStringsMap: return "an object of lists of strings";

@@ -199,8 +199,7 @@ absl::StatusOr<std::optional<SchemaParts>> SchemaReader::Flatten(const SchemaPar
 TypeSet SchemaReader::TypesOf(const SchemaParts& parts) {
   TypeSet types = kAllTypes;
   for (const SchemaPart& part : parts) {
-    const json::value* type = part.Find("type");
-    if (type != nullptr) types &= TypesOfKeyword(*type);
+    if (const json::value* type = part.Find("type"); type != nullptr) types &= TypesOfKeyword(*type);
   }
   return types;
 }
