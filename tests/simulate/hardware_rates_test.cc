@@ -35,6 +35,34 @@ EnginePlan PlanOf(int64_t num_expert_slots) {
   return plan;
 }
 
+TEST(HardwareRates, ReadsIntoManySlotsTakeTheRateOfUncachedMemory) {
+  Hardware hardware = Described();
+  hardware.links[0].rates = {{6'000'000, 1, 3e9, 2e9}, {12'000'000, 1, 3e9, 2e9}};
+  EnginePlan plan = PlanOf(4);
+  plan.policy.plan.expert_bytes = 4 * 6'000'000;
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->disk_to_dram(kTransfer), 1e-4 + 2e-3);
+  plan.policy.plan.num_experts_total = 80;
+  plan.policy.plan.num_expert_slots = 20;
+  plan.policy.plan.expert_bytes = 20 * 6'000'000;
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->disk_to_dram(kTransfer), 1e-4 + 3e-3);
+  plan.policy.plan.num_pinned_experts = 16;  // four slots are left to the reads
+  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->disk_to_dram(kTransfer), 1e-4 + 2e-3);
+}
+
+TEST(HardwareRates, MemoryBeyondWhatIsAtHandIsTouchedAtTheRateOfItsFirstUse) {
+  Hardware hardware = Described();
+  EnginePlan plan = PlanOf(4);
+  plan.policy.plan.expert_bytes = 3ull << 30;
+  plan.policy.plan.kv_bytes = 1ull << 30;
+  EXPECT_EQ(FirstUseSeconds(hardware, plan), 0);  // nobody measured it
+  hardware.tiers[0].first_use_bytes_per_s = 1ull << 29;
+  EXPECT_DOUBLE_EQ(FirstUseSeconds(hardware, plan), 7.5);
+  plan.policy.plan.device.holds_kv_cache = true;
+  EXPECT_DOUBLE_EQ(FirstUseSeconds(hardware, plan), 5.5);
+  plan.policy.plan.expert_bytes = 100 << 20;
+  EXPECT_EQ(FirstUseSeconds(hardware, plan), 0);
+}
+
 TEST(HardwareRates, WithoutMeasurementsTheSlowerOfArithmeticAndMemoryCounts) {
   const LaneRates rates = LaneRatesOf(Described(), PlanOf(4), 2).value();
   EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), 1e-3 + 4e9 / 5e10);

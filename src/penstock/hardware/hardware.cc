@@ -48,9 +48,11 @@ json::object GemmJson(const GemmRates& rates) {
 json::object LinkJson(const Link& link) {
   json::array rates;
   for (const TransferRate& rate : link.rates) {
-    rates.push_back(json::object{{"transfer_bytes", rate.transfer_bytes},
-                                 {"under_way", rate.num_under_way},
-                                 {"bytes_per_second", rate.bytes_per_s}});
+    json::object object = {{"transfer_bytes", rate.transfer_bytes},
+                           {"under_way", rate.num_under_way},
+                           {"bytes_per_second", rate.bytes_per_s}};
+    if (rate.uncached_bytes_per_s > 0) object["uncached_bytes_per_second"] = rate.uncached_bytes_per_s;
+    rates.push_back(std::move(object));
   }
   return {{"name", link.name},
           {"bytes_per_second", link.bytes_per_s},
@@ -108,7 +110,9 @@ json::object TierJson(const MemoryTier& tier) {
     if (rate.copy_bytes_per_s > 0) object["copy_bytes_per_second"] = rate.copy_bytes_per_s;
     rates.push_back(std::move(object));
   }
-  return {{"name", tier.name}, {"capacity_bytes", tier.capacity_bytes}, {"rates", std::move(rates)}};
+  json::object object = {{"name", tier.name}, {"capacity_bytes", tier.capacity_bytes}, {"rates", std::move(rates)}};
+  if (tier.first_use_bytes_per_s > 0) object["first_use_bytes_per_second"] = tier.first_use_bytes_per_s;
+  return object;
 }
 
 // Reads the fields and remembers the first one that is not as expected.
@@ -220,8 +224,8 @@ class HardwareReader {
               .latency_s = NumberOr(object, "latency_seconds", 0, 0, 3600)};
     for (const json::value& item : Array(object, "rates")) {
       const json::object& rate = Object(item, "rates");
-      link.rates.push_back(
-          {Whole(rate, "transfer_bytes", uint64_t{1} << 60), Count(rate, "under_way"), Rate(rate, "bytes_per_second")});
+      link.rates.push_back({Whole(rate, "transfer_bytes", uint64_t{1} << 60), Count(rate, "under_way"),
+                            Rate(rate, "bytes_per_second"), RateOr0(rate, "uncached_bytes_per_second")});
       const size_t count = link.rates.size();
       if (count > 1 && link.rates[count - 1].transfer_bytes < link.rates[count - 2].transfer_bytes) {
         Refuse("transfer_bytes", "sizes that grow from rate to rate");
@@ -239,6 +243,7 @@ class HardwareReader {
     MemoryTier tier;
     tier.name = Text(object, "name");
     tier.capacity_bytes = Whole(object, "capacity_bytes", uint64_t{1} << 60);
+    tier.first_use_bytes_per_s = RateOr0(object, "first_use_bytes_per_second");
     for (const json::value& item : Array(object, "rates")) {
       const json::object& rates = Object(item, "rates");
       tier.rates.push_back({Count(rates, "threads"), Rate(rates, "read_bytes_per_second"),
@@ -441,19 +446,22 @@ double GemmRates::Seconds(double ops, double bytes) const {
 namespace {
 
 // Returns the seconds of a transfer of the size that these rates have in common, at the best of them.
-double BestSeconds(std::span<const TransferRate> of_size, double max_under_way) {
+double BestSeconds(std::span<const TransferRate> of_size, double max_under_way, bool is_cached) {
+  const auto bytes_per_s = [=](const TransferRate& rate) {
+    return is_cached || rate.uncached_bytes_per_s <= 0 ? rate.bytes_per_s : rate.uncached_bytes_per_s;
+  };
   double best = 0;
   for (size_t i = 0; i < of_size.size(); ++i) {
     const TransferRate& rate = of_size[i];
     if (i == 0 || rate.num_under_way <= max_under_way) {
-      best = std::max(best, rate.bytes_per_s);
+      best = std::max(best, bytes_per_s(rate));
       continue;
     }
     // The number doubles between measured ones.
     const TransferRate& below = of_size[i - 1];
     const double share = std::log2(max_under_way / below.num_under_way) /
                          std::log2(static_cast<double>(rate.num_under_way) / below.num_under_way);
-    best = std::max(best, below.bytes_per_s + share * (rate.bytes_per_s - below.bytes_per_s));
+    best = std::max(best, bytes_per_s(below) + share * (bytes_per_s(rate) - bytes_per_s(below)));
     break;
   }
   return static_cast<double>(of_size.front().transfer_bytes) / best;
@@ -461,7 +469,7 @@ double BestSeconds(std::span<const TransferRate> of_size, double max_under_way) 
 
 }  // namespace
 
-double Link::Seconds(uint64_t bytes, double max_under_way) const {
+double Link::Seconds(uint64_t bytes, double max_under_way, uint64_t target_bytes) const {
   if (rates.empty() || bytes >= rates.back().transfer_bytes) {
     return latency_s + static_cast<double>(bytes) / bytes_per_s;
   }
@@ -469,7 +477,7 @@ double Link::Seconds(uint64_t bytes, double max_under_way) const {
   for (auto first = rates.begin();;) {
     const auto size = first->transfer_bytes;
     const auto end = std::find_if(first, rates.end(), [&](const TransferRate& r) { return r.transfer_bytes != size; });
-    const double seconds = BestSeconds({first, end}, std::max(1.0, max_under_way));
+    const double seconds = BestSeconds({first, end}, std::max(1.0, max_under_way), target_bytes <= kCachedTargetBytes);
     if (bytes <= size) {
       if (below_bytes == 0) return latency_s + seconds;
       const double share = (static_cast<double>(bytes) - below_bytes) / (static_cast<double>(size) - below_bytes);
@@ -482,7 +490,10 @@ double Link::Seconds(uint64_t bytes, double max_under_way) const {
 }
 
 void Link::SetRate(double new_bytes_per_s) {
-  for (TransferRate& rate : rates) rate.bytes_per_s *= new_bytes_per_s / bytes_per_s;
+  for (TransferRate& rate : rates) {
+    rate.bytes_per_s *= new_bytes_per_s / bytes_per_s;
+    rate.uncached_bytes_per_s *= new_bytes_per_s / bytes_per_s;
+  }
   bytes_per_s = new_bytes_per_s;
 }
 

@@ -85,7 +85,15 @@ absl::StatusOr<MemoryProbe> MemoryProbe::Create(ThreadPool& pool, uint64_t size_
   }
   ::madvise(data, size, MADV_HUGEPAGE);  // a hint; refused in some containers
   MemoryProbe probe(static_cast<std::byte*>(data), size);
-  pool.ParallelFor(probe.num_tasks_, [&](int64_t task_idx, int) { FillMemory(probe.TaskBytes(task_idx), 1); });
+  constexpr int64_t kParts = 4;
+  for (int64_t part = 0; part < kParts; ++part) {
+    const int64_t begin = probe.num_tasks_ * part / kParts, end = probe.num_tasks_ * (part + 1) / kParts;
+    if (begin == end) continue;
+    const auto start = Clock::now();
+    pool.ParallelFor(end - begin, [&](int64_t i, int) { FillMemory(probe.TaskBytes(begin + i), 1); });
+    const double rate = static_cast<double>(end - begin) * kTaskBytes / std::max(1e-9, SecondsSince(start));
+    if (probe.first_use_bytes_per_s_ == 0 || rate < probe.first_use_bytes_per_s_) probe.first_use_bytes_per_s_ = rate;
+  }
   return probe;
 }
 
@@ -184,6 +192,7 @@ absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options) {
   {
     ThreadPool pool(max_threads);
     PENSTOCK_ASSIGN_OR_RETURN(memory, MemoryProbe::Create(pool, buffer_bytes));
+    dram.first_use_bytes_per_s = memory->first_use_bytes_per_s();
   }
   for (const int num_threads : counts) {
     ThreadPool pool(num_threads);

@@ -30,6 +30,10 @@ class MemoryProbe {
   // touch the buffer first. Returns kResources when the machine has no room for it.
   static absl::StatusOr<MemoryProbe> Create(ThreadPool& pool, uint64_t size_bytes);
 
+  // Returns the bytes per second at which the pool's threads together touched the slowest quarter of the buffer. Other
+  // quarters may have been memory that another process had just freed.
+  double first_use_bytes_per_s() const { return first_use_bytes_per_s_; }
+
   // Returns the bytes per second that all threads of the pool move together. The runs take about `seconds`; there is at
   // least one.
   double BytesPerSecond(Transfer transfer, ThreadPool& pool, double seconds);
@@ -44,7 +48,8 @@ class MemoryProbe {
   std::span<std::byte> TaskBytes(int64_t task_idx) const;
 
   std::unique_ptr<std::byte, Unmap> data_;
-  int64_t num_tasks_;      // an even number
+  int64_t num_tasks_;  // an even number
+  double first_use_bytes_per_s_ = 0;
   int64_t next_task_ = 0;  // runs go round the buffer, so that each one uses the least recently used part
 };
 

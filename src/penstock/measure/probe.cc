@@ -37,7 +37,7 @@ constexpr uint64_t kDiskFileBytes = kGiB;
 constexpr double kMachineShare = 0.4;  // share of the time; the disk has the rest
 // Seconds for which a disk's measurement is used. Shared disks, and disks that warm up, change their speed within
 // minutes.
-constexpr int64_t kDiskSeconds = 600;
+constexpr int64_t kDiskSeconds = 120;
 constexpr double kLinkLatency = 8e-6;  // seconds, for a GPU's link: a guess
 constexpr double kAgainShare = 0.3;    // share of a first measurement's time that a repeated one takes
 
@@ -282,7 +282,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
-  constexpr int kContent = 3;  // changes when the probe measures other things
+  constexpr int kContent = 4;  // changes when the probe measures other things
   return json::object{{"penstock", Version()},
                       {"content", kContent},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},

@@ -31,7 +31,7 @@ absl::StatusOr<Hardware> Probe(const ProbeTarget& target);
 absl::StatusOr<std::optional<Hardware>> KeptProbe(const ProbeTarget& target);
 
 // Returns what Probe() found earlier on this machine for such a target, or else measures it now. If the disk of a
-// model's files was measured more than ten minutes ago, it is measured again. Results are kept in
+// model's files was measured more than two minutes ago, it is measured again. Results are kept in
 // $XDG_CACHE_HOME/penstock or ~/.cache/penstock; without such a folder everything is measured every time.
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target);
 

@@ -145,10 +145,12 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
 }
 
 absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name,
-                                                    double max_under_way = kAnyUnderWay) {
+                                                    double max_under_way = kAnyUnderWay, uint64_t target_bytes = 0) {
   const Link* link = hardware.FindLink(name);
   if (link == nullptr) return UsageError("the hardware has no link {}", name);
-  return [link = *link, max_under_way](const TaskCost& cost) { return link.Seconds(cost.link_bytes, max_under_way); };
+  return [link = *link, max_under_way, target_bytes](const TaskCost& cost) {
+    return link.Seconds(cost.link_bytes, max_under_way, target_bytes);
+  };
 }
 
 }  // namespace
@@ -158,16 +160,30 @@ Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, co
   return weights.ffn == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
 }
 
+double FirstUseSeconds(const Hardware& hardware, const EnginePlan& plan) {
+  const MemoryTier* dram = hardware.FindTier("dram");
+  if (dram == nullptr || dram->first_use_bytes_per_s <= 0) return 0;
+  const MemoryPlan& memory = plan.policy.plan;
+  // Systems give what other processes freed last, which is at hand.
+  constexpr uint64_t kAtHandBytes = uint64_t{256} << 20;
+  const uint64_t bytes = memory.expert_bytes + (memory.device.holds_kv_cache ? 0 : memory.kv_bytes);
+  return static_cast<double>(bytes - std::min(bytes, kAtHandBytes)) / dram->first_use_bytes_per_s;
+}
+
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads) {
   LaneRates rates;
   PENSTOCK_ASSIGN_OR_RETURN(rates.host_compute, ComputeTime(hardware, plan, "cpu", num_threads));
   const MemoryPlan& memory = plan.policy.plan;
   if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
     // Each read needs a slot, and one slot holds the expert that is computed.
-    const auto max_reads = static_cast<double>(memory.num_expert_slots - memory.num_pinned_experts - 1);
-    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads));
-    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads](const TaskCost& cost) {
-      return kWakeSeconds + link.Seconds(cost.link_bytes, 1) - link.Seconds(cost.link_bytes, max_reads);
+    const int64_t num_slots = memory.num_expert_slots - memory.num_pinned_experts;
+    const auto max_reads = static_cast<double>(num_slots - 1);
+    const uint64_t slot_bytes = memory.expert_bytes / static_cast<uint64_t>(memory.num_expert_slots);
+    const uint64_t target_bytes = static_cast<uint64_t>(num_slots) * slot_bytes;
+    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads, target_bytes));
+    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads, target_bytes](const TaskCost& cost) {
+      return kWakeSeconds + link.Seconds(cost.link_bytes, 1, target_bytes) -
+             link.Seconds(cost.link_bytes, max_reads, target_bytes);
     };
   } else {
     rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts are read before the first step

@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "penstock/base/check.h"
+#include "penstock/simulate/hardware_rates.h"
 #include "penstock/simulate/rank_view.h"
 
 namespace penstock {
@@ -271,10 +272,10 @@ absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs
   routing.Restart();
   auto impl = std::make_unique<Impl>(inputs, workload, routing);
   PENSTOCK_ASSIGN_OR_RETURN(impl->simulator, MakeSimulator(inputs, hardware, impl->fewer));
-  // The first step also fetches the pinned experts. cold_s is the extra time of that step.
+  // The first step also fetches the pinned experts, and finds memory for them. cold_s is the extra time of that step.
   const StepSize first = {.num_prompt_rows = impl->FullChunk(0)};
   const double first_s = impl->Run(first);
-  impl->cold_s = std::max(0.0, first_s - impl->At(first).seconds);
+  impl->cold_s = std::max(0.0, first_s - impl->At(first).seconds) + FirstUseSeconds(hardware, inputs.plan);
   return RunEstimator(std::move(impl));
 }
 

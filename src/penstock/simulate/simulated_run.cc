@@ -9,6 +9,7 @@
 #include "penstock/base/text.h"
 #include "penstock/routing/trace_routing.h"
 #include "penstock/schedule/pass_rows.h"
+#include "penstock/simulate/hardware_rates.h"
 #include "penstock/simulate/simulated_batch.h"
 
 namespace penstock {
@@ -163,7 +164,8 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
     }
     while (std::ssize(passes) < simulator->num_ranks()) passes.push_back({empty, {}, nothing});
     FillUp(passes);
-    run.step_s.push_back(simulator->Run(std::move(passes)));
+    const double first_use_s = run.step_s.empty() ? FirstUseSeconds(hardware, inputs.plan) : 0;
+    run.step_s.push_back(first_use_s + simulator->Run(std::move(passes)));
     run.Add(size, run.step_s.back());
     for (SimulatedRank& rank : ranks) {
       rank.choices.NextStep();
