@@ -355,11 +355,14 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernels) {
   }
 }
 
-// Kernels take rows in pairs of tiles, and in blocks of several hundred.
+// Kernels take rows in pairs of tiles, and in blocks of several hundred. The block formats here have scales for 32 and
+// for 16 inputs, with and without minima.
 TEST_P(GemmTest, GivesTheBitsOfTheScalarKernelsForManyRowsOfCodes) {
+  constexpr WeightFormat kBlocks[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_K, WeightFormat::kQ6_K,
+                                      WeightFormat::kQ2_K};
   for (const int64_t num_rows : {17, 33, 270}) {
     for (const WeightFormatTraits& traits : kWeightFormats) {
-      if (traits.kind != WeightKind::kCodes) continue;
+      if (traits.kind != WeightKind::kCodes && !std::ranges::count(kBlocks, traits.value)) continue;
       const GemmData data({num_rows, 40, 1100}, {RowFormat::kInt8, traits.value}, 1);
       EXPECT_EQ(BitDifference(data.Run(table_), data.Run(KernelsFor(Isa::kScalar))), "")
           << traits.name << " M " << num_rows;

@@ -2,6 +2,7 @@
 // and the same float operations after them.
 #include <immintrin.h>
 
+#include "penstock/kernels/cpu/gemm/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/tables.h"
@@ -30,12 +31,12 @@ struct alignas(64) TileShapes {
   uint16_t row_bytes[16] = {};
   uint8_t num_rows[16] = {};
 
-  TileShapes(int64_t first_rows, int64_t second_rows) {
+  TileShapes(int64_t first_rows, int64_t second_rows, int64_t num_inputs) {
     for (int tile = 0; tile < 8; ++tile) {
       const bool is_second = tile == 2 || tile == 3 || tile == 5;
-      const int64_t rows = tile >= 6 ? kTileInputs / 4 : is_second ? second_rows : first_rows;
+      const int64_t rows = tile >= 6 ? num_inputs / 4 : is_second ? second_rows : first_rows;
       num_rows[tile] = static_cast<uint8_t>(rows);
-      row_bytes[tile] = rows > 0 ? 64 : 0;
+      row_bytes[tile] = rows == 0 ? 0 : tile == 4 || tile == 5 ? static_cast<uint16_t>(num_inputs) : 64;
     }
   }
   // The intrinsic does not tell the compiler that all of the bytes are read.
@@ -200,7 +201,7 @@ void MultiplyPanel(const GemmArgs& args, int64_t first, int64_t num_rows, int64_
       rows.num_rows = pair_rows.min + (pair < pair_rows.num_larger ? 1 : 0);
       if (rows.num_rows != shaped_for) {
         const int64_t first_rows = rows.num_rows < kTileRows ? rows.num_rows : kTileRows;
-        TileShapes(first_rows, rows.num_rows - first_rows).Load();
+        TileShapes(first_rows, rows.num_rows - first_rows, kTileInputs).Load();
         shaped_for = rows.num_rows;
       }
       rows.groups = rows.x - begin + groups_offset + begin / kInt8Group * static_cast<int64_t>(sizeof(Int8RowGroup));
@@ -227,6 +228,192 @@ void RunTileGemm(const GemmArgs& args) {
   _tile_release();  // otherwise the system saves 8 KiB of tiles with each switch of threads
 }
 
+// Block formats with a scale for 32 inputs. Their sums are stored after each group, because tiles hold no floats.
+constexpr int kGroupsOf128 = kInt8Group / kGroupInputs;
+
+// Products of a unit: a tile of rows and 128 inputs of a chunk.
+using UnitDots = int32_t[kGroupsOf128][kTileRows][kPanelCols];
+
+struct BlockUnit {
+  const std::byte* x;           // codes of the tile's first row
+  const std::byte* row_groups;  // of the first row that counts
+  const std::byte* code_sums;
+  const std::byte* codes;
+  const float* scales;  // [groups, kPanelCols]; CodeChunk::mins lie behind
+  float* sums;          // of the first row that counts
+  int num_groups;
+  int64_t num_rows;   // that count
+  int64_t first_row;  // of them, in the tile
+};
+
+// Begins the products of a group. Two groups that follow one another use different tiles.
+template <bool kIsOdd>
+[[gnu::always_inline]] inline void BeginGroup(const BlockUnit& unit, int64_t x_stride, int group, UnitDots& dots) {
+  constexpr long kDotsStride = kPanelCols * sizeof(int32_t);
+  const std::byte *const x = unit.x + group * kGroupInputs, *const w = unit.codes + group * kGroupInputs * kPanelCols;
+  int32_t* const own = dots[group][0];
+  asm volatile("" : : : "memory");  // see MultiplyGroup
+  _tile_loadd(6, w, kQuadBytes);
+  _tile_loadd(7, w + 64, kQuadBytes);
+  if constexpr (kIsOdd) {  // an instruction's text names its tiles
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(5, x, x_stride);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+    _tile_stored(2, own, kDotsStride);
+    _tile_stored(3, own + 16, kDotsStride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_loadd(4, x, x_stride);
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_stored(0, own, kDotsStride);
+    _tile_stored(1, own + 16, kDotsStride);
+  }
+}
+
+// Adds the products of rows [begin, end) to their sums, in the order of CodeTile.
+template <bool kHasMin>
+[[gnu::always_inline]] inline void AddRows(const BlockUnit& unit, int64_t x_stride, int64_t begin, int64_t end,
+                                           const UnitDots& dots) {
+  for (int64_t row = begin; row < end; ++row) {
+    V parts[2] = {V::Zero(), V::Zero()};
+    for (int group = 0; group < unit.num_groups; ++group) {
+      const float* scales = unit.scales + group * kPanelCols;
+      V code_sum;
+      if constexpr (kHasMin) {
+        code_sum = Ints::SumOfPair(unit.code_sums + row * x_stride + 4 * group, 1, 1).template ToFloats<V>();
+      }
+      for (int v = 0; v < 2; ++v) {
+        const V dot = {_mm512_cvtepi32_ps(_mm512_load_si512(dots[group][unit.first_row + row] + 16 * v))};
+        parts[v] = Fma(dot, V::Load(scales + 16 * v), parts[v]);
+        if constexpr (kHasMin) {
+          parts[v] = Fma(code_sum, V::Load(scales + kChunkInputs / 16 * kPanelCols + 16 * v), parts[v]);
+        }
+      }
+    }
+    const V x_scale = V::Set(FloatAt(unit.row_groups + row * x_stride));
+    for (int v = 0; v < 2; ++v) {
+      float* sum = unit.sums + row * kPanelCols + 16 * v;
+      Fma(parts[v], x_scale, V::Load(sum)).Store(sum);
+    }
+  }
+}
+
+// The units of a block and a chunk: all tiles with the first 128 inputs, then with the others.
+class BlockUnits {
+ public:
+  BlockUnits(const GemmArgs& args, const TileBlock& block, int64_t first_input, int64_t num_inputs,
+             const CodeChunk& chunk, float* sums)
+      : args_(args),
+        block_(block),
+        first_input_(first_input),
+        num_inputs_(num_inputs),
+        num_row_groups_((args.inner_dim + kInt8Group - 1) / kInt8Group),
+        chunk_(chunk),
+        sums_(sums) {}
+
+  // The tiles of a block have the same shape. A tile with fewer rows of its own also has the last row before them.
+  static int64_t TileRows(const TileBlock& block) { return block.min_rows + (block.num_larger > 0 ? 1 : 0); }
+  int64_t num_units() const { return (num_inputs_ + kInt8Group - 1) / kInt8Group * block_.num_tiles; }
+
+  BlockUnit Next() {
+    const int64_t num_rows = block_.min_rows + (tile_ < block_.num_larger ? 1 : 0);
+    const int64_t first_row = TileRows(block_) - num_rows;
+    const int64_t k = first_input_ + input_, left = num_inputs_ - input_;
+    const std::byte* const x = args_.x + (block_.first_row + row_) * args_.x_stride_bytes;
+    const std::byte* const groups = x + num_row_groups_ * kInt8Group;
+    constexpr auto kOfGroup = static_cast<int64_t>(sizeof(Int8RowGroup));
+    const BlockUnit unit = {
+        .x = x - first_row * args_.x_stride_bytes + k,
+        .row_groups = groups + k / kInt8Group * kOfGroup,
+        .code_sums = groups + num_row_groups_ * kOfGroup + k / 8,
+        .codes = chunk_.codes + input_ * kPanelCols,
+        .scales = chunk_.scales[input_ / kGroupInputs],
+        .sums = sums_ + row_ * kPanelCols,
+        .num_groups = static_cast<int>(left < kInt8Group ? (left + kGroupInputs - 1) / kGroupInputs : kGroupsOf128),
+        .num_rows = num_rows,
+        .first_row = first_row};
+    row_ += num_rows;
+    if (++tile_ == block_.num_tiles) {
+      tile_ = row_ = 0;
+      input_ += kInt8Group;
+    }
+    return unit;
+  }
+
+ private:
+  const GemmArgs& args_;
+  const TileBlock& block_;
+  const int64_t first_input_, num_inputs_, num_row_groups_;
+  const CodeChunk& chunk_;
+  float* const sums_;
+  int64_t tile_ = 0, row_ = 0, input_ = 0;
+};
+
+// Tiles compute a unit while vectors add up the one before it.
+template <bool kHasMin>
+void MultiplyUnits(BlockUnits units, int64_t x_stride, NextChunk& next) {
+  alignas(64) UnitDots dots[2];
+  const auto begin_group = [&](const BlockUnit& unit, int group, UnitDots& of_unit) {
+    next.Issue();
+    group % 2 == 0 ? BeginGroup<false>(unit, x_stride, group, of_unit)
+                   : BeginGroup<true>(unit, x_stride, group, of_unit);
+  };
+  BlockUnit unit = units.Next();
+  for (int group = 0; group < unit.num_groups; ++group) begin_group(unit, group, dots[0]);
+  const int64_t num_units = units.num_units();
+  for (int64_t i = 0; i < num_units; ++i) {
+    const BlockUnit following = i + 1 < num_units ? units.Next() : BlockUnit{};
+    int64_t begin = 0;
+    for (int group = 0; group < kGroupsOf128; ++group) {
+      if (group < following.num_groups) begin_group(following, group, dots[(i + 1) % 2]);
+      const int64_t end = unit.num_rows * (group + 1) / kGroupsOf128;
+      AddRows<kHasMin>(unit, x_stride, begin, end, dots[i % 2]);
+      begin = end;
+    }
+    unit = following;
+  }
+}
+
+struct BlockTileSteps {
+  static constexpr int kRows = kTileRows;
+};
+
+template <WeightFormat kFormat>
+void RunTileBlocks(const GemmArgs& args) {
+  using Codes = BlockCodes<Ints, kFormat>;
+  // Formats with a scale for 16 inputs store twice as many sums. With 64 rows they were no faster than VPDPBUSD.
+  if constexpr (Codes::kGroup < kGroupInputs) {
+    kAvx512Bf16Changes.gemm(args);
+  } else {
+    constexpr int64_t kPanelChunkBytes = kChunkInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
+    CodeChunk chunk;
+    const auto multiply = [&](const TileBlock& block, int64_t panel, float* sums) {
+      __builtin_memset(sums, 0, static_cast<size_t>(block.num_rows() * kPanelCols) * sizeof(float));
+      const int64_t tile_rows = BlockUnits::TileRows(block);
+      TileShapes(tile_rows, tile_rows, kGroupInputs).Load();
+      const std::byte* const w = args.w + panel * args.panel_bytes;
+      for (int64_t first = 0; first < args.inner_dim; first += kChunkInputs) {
+        const int64_t left = args.inner_dim - first, count = left < kChunkInputs ? left : kChunkInputs;
+        NextChunk next = NextChunk::For(w + (first / kChunkInputs + 1) * kPanelChunkBytes, kPanelChunkBytes,
+                                        8 * (1 + block.num_tiles));
+        MakeCodes<Ints, kFormat, true>(w, first, count, next, &chunk);
+        MultiplyUnits<Codes::kHasMin>({args, block, first, count, chunk, sums}, args.x_stride_bytes, next);
+      }
+      StorePanel<V>(args, block.first_row, block.num_rows(), panel, sums);
+    };
+    ForEachPanel<BlockTileSteps, kBlockRows / kTileRows>(args, multiply);
+    _tile_release();
+  }
+}
+template <>
+void RunTileBlocks<WeightFormat::kFp8>(const GemmArgs& args) {
+  kAvx512Bf16Changes.gemm(args);
+}
+
 void Gemm(const GemmArgs& args) {
   if (args.x_format != RowFormat::kInt8 || args.num_rows < kMinRows) return kAvx512Bf16Changes.gemm(args);
   switch (args.w_format) {
@@ -235,6 +422,11 @@ void Gemm(const GemmArgs& args) {
     case WeightFormat::kHqq3: return RunTileGemm<HqqChunks<WeightFormat::kHqq3>>(args);
     case WeightFormat::kHqq2: return RunTileGemm<HqqChunks<WeightFormat::kHqq2>>(args);
     case WeightFormat::kTernary: return RunTileGemm<HqqChunks<WeightFormat::kTernary>>(args);
+#define PENSTOCK_SLOW_BLOCK_FORMAT(...)
+#define PENSTOCK_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format:            \
+    return RunTileBlocks<WeightFormat::k##format>(args);
+#include "penstock/tensor/weight_formats.def"
     default: return kAvx512Bf16Changes.gemm(args);
   }
 }

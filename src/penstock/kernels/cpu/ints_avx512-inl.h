@@ -28,6 +28,9 @@ struct Avx512IntsOf {
     const __mmask64 is_two = _mm512_cmpge_epu8_mask(codes, _mm512_set1_epi8(static_cast<char>(171)));
     return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(is_one, _mm512_set1_epi8(1)), is_two, _mm512_set1_epi8(2));
   }
+  static Codes Subtract(Codes codes, int offset) {
+    return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(offset)));
+  }
   static Codes Triple(Codes codes) { return _mm512_add_epi8(codes, _mm512_add_epi8(codes, codes)); }
   static __m512i Four(const std::byte* x) {
     int32_t four;

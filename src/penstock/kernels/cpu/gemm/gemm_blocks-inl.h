@@ -300,8 +300,9 @@ struct CodeTile {
   }
 };
 
-// Makes a CodeChunk from inputs [first, first + count) of a panel; `first` is a multiple of kChunkInputs.
-template <class I, WeightFormat kFormat>
+// Makes a CodeChunk from inputs [first, first + count) of a panel; `first` is a multiple of kChunkInputs. With
+// `kAsSigned` codes are signed bytes without offset.
+template <class I, WeightFormat kFormat, bool kAsSigned = false>
 void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& next_chunk, CodeChunk* chunk) {
   using Codes = BlockCodes<I, kFormat>;
   constexpr int64_t kBytes = BlockBytes(kFormat) * kPanelCols, kElements = BlockElements(kFormat);
@@ -316,7 +317,8 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
     for (int half = 0; half < 2; ++half) {
       Unrolled<4>([&](auto i) __attribute__((always_inline)) {
         Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
-          const typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
+          typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
+          if constexpr (kAsSigned && Codes::kOffset != 0) quad = I::Subtract(quad, Codes::kOffset);
           __builtin_memcpy(codes + kQuadBytes * i + 64 * v, &quad, 64);
         });
       });
