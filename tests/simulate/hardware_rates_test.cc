@@ -59,7 +59,10 @@ TEST(HardwareRates, MemoryBeyondWhatIsAtHandIsTouchedAtTheRateOfItsFirstUse) {
   EXPECT_DOUBLE_EQ(FirstUseSeconds(hardware, plan), 7.5);
   plan.policy.plan.device.holds_kv_cache = true;
   EXPECT_DOUBLE_EQ(FirstUseSeconds(hardware, plan), 5.5);
-  plan.policy.plan.expert_bytes = 100 << 20;
+  plan.policy.plan.device.holds_kv_cache = false;
+  plan.policy.plan.num_expert_slots = 8;  // all experts, which are read before the first step
+  EXPECT_DOUBLE_EQ(FirstUseSeconds(hardware, plan), 1.5);
+  plan.policy.plan.kv_bytes = 100 << 20;
   EXPECT_EQ(FirstUseSeconds(hardware, plan), 0);
 }
 

@@ -166,7 +166,8 @@ double FirstUseSeconds(const Hardware& hardware, const EnginePlan& plan) {
   const MemoryPlan& memory = plan.policy.plan;
   // Systems give what other processes freed last, which is at hand.
   constexpr uint64_t kAtHandBytes = uint64_t{256} << 20;
-  const uint64_t bytes = memory.expert_bytes + (memory.device.holds_kv_cache ? 0 : memory.kv_bytes);
+  const bool streams = memory.num_expert_slots < memory.num_experts_total;  // otherwise all are read before the steps
+  const uint64_t bytes = (streams ? memory.expert_bytes : 0) + (memory.device.holds_kv_cache ? 0 : memory.kv_bytes);
   return static_cast<double>(bytes - std::min(bytes, kAtHandBytes)) / dram->first_use_bytes_per_s;
 }
 
@@ -178,7 +179,8 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
     // Each read needs a slot, and one slot holds the expert that is computed.
     const int64_t num_slots = memory.num_expert_slots - memory.num_pinned_experts;
     const auto max_reads = static_cast<double>(num_slots - 1);
-    const uint64_t slot_bytes = memory.expert_bytes / static_cast<uint64_t>(memory.num_expert_slots);
+    const uint64_t slot_bytes =
+        memory.expert_bytes / static_cast<uint64_t>(std::max<int64_t>(1, memory.num_expert_slots));
     const uint64_t target_bytes = static_cast<uint64_t>(num_slots) * slot_bytes;
     PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads, target_bytes));
     rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads, target_bytes](const TaskCost& cost) {

@@ -19,8 +19,8 @@ Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, co
 // and the link that it was given. kUsage when the hardware lacks rates that the plan needs.
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads);
 
-// Returns the seconds in which a run touches its expert slots and KV cache for the first time. Its threads do so while
-// they would compute.
+// Returns the seconds in which the steps of a run touch expert slots and KV cache for the first time. Its threads do so
+// while they would compute.
 double FirstUseSeconds(const Hardware& hardware, const EnginePlan& plan);
 
 }  // namespace penstock
