@@ -217,6 +217,7 @@ void MultiplyPanel(const GemmArgs& args, int64_t first, int64_t num_rows, int64_
 
 template <class Chunks>
 void RunTileGemm(const GemmArgs& args) {
+  if (args.num_rows < kMinRows) return kAvx512Bf16Changes.gemm(args);
   const int64_t num_blocks = (args.num_rows + kBlockRows - 1) / kBlockRows;
   const EvenParts block_rows(args.num_rows, num_blocks);
   int64_t first = 0;
@@ -248,32 +249,21 @@ struct BlockUnit {
   int64_t first_row;  // of them, in the tile
 };
 
-// Begins the products of a group. Two groups that follow one another use different tiles.
-template <bool kIsOdd>
+// Begins the products of a group.
 [[gnu::always_inline]] inline void BeginGroup(const BlockUnit& unit, int64_t x_stride, int group, UnitDots& dots) {
   constexpr long kDotsStride = kPanelCols * sizeof(int32_t);
   const std::byte *const x = unit.x + group * kGroupInputs, *const w = unit.codes + group * kGroupInputs * kPanelCols;
   int32_t* const own = dots[group][0];
   asm volatile("" : : : "memory");  // see MultiplyGroup
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_loadd(4, x, x_stride);
   _tile_loadd(6, w, kQuadBytes);
   _tile_loadd(7, w + 64, kQuadBytes);
-  if constexpr (kIsOdd) {  // an instruction's text names its tiles
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(5, x, x_stride);
-    _tile_dpbssd(2, 5, 6);
-    _tile_dpbssd(3, 5, 7);
-    _tile_stored(2, own, kDotsStride);
-    _tile_stored(3, own + 16, kDotsStride);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_loadd(4, x, x_stride);
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 7);
-    _tile_stored(0, own, kDotsStride);
-    _tile_stored(1, own + 16, kDotsStride);
-  }
+  _tile_dpbssd(0, 4, 6);
+  _tile_dpbssd(1, 4, 7);
+  _tile_stored(0, own, kDotsStride);
+  _tile_stored(1, own + 16, kDotsStride);
 }
 
 // Adds the products of rows [begin, end) to their sums, in the order of CodeTile.
@@ -361,8 +351,7 @@ void MultiplyUnits(BlockUnits units, int64_t x_stride, NextChunk& next) {
   alignas(64) UnitDots dots[2];
   const auto begin_group = [&](const BlockUnit& unit, int group, UnitDots& of_unit) {
     next.Issue();
-    group % 2 == 0 ? BeginGroup<false>(unit, x_stride, group, of_unit)
-                   : BeginGroup<true>(unit, x_stride, group, of_unit);
+    BeginGroup(unit, x_stride, group, of_unit);
   };
   BlockUnit unit = units.Next();
   for (int group = 0; group < unit.num_groups; ++group) begin_group(unit, group, dots[0]);
@@ -387,6 +376,7 @@ struct BlockTileSteps {
 template <WeightFormat kFormat>
 void RunTileBlocks(const GemmArgs& args) {
   using Codes = BlockCodes<Ints, kFormat>;
+  if (args.num_rows < kMinRowsOfBlocks) return kAvx512Bf16Changes.gemm(args);
   // Formats with a scale for 16 inputs store twice as many sums. With 64 rows they were no faster than VPDPBUSD.
   if constexpr (Codes::kGroup < kGroupInputs) {
     kAvx512Bf16Changes.gemm(args);
@@ -395,8 +385,7 @@ void RunTileBlocks(const GemmArgs& args) {
     CodeChunk chunk;
     const auto multiply = [&](const TileBlock& block, int64_t panel, float* sums) {
       __builtin_memset(sums, 0, static_cast<size_t>(block.num_rows() * kPanelCols) * sizeof(float));
-      const int64_t tile_rows = BlockUnits::TileRows(block);
-      TileShapes(tile_rows, tile_rows, kGroupInputs).Load();
+      TileShapes(BlockUnits::TileRows(block), 0, kGroupInputs).Load();
       const std::byte* const w = args.w + panel * args.panel_bytes;
       for (int64_t first = 0; first < args.inner_dim; first += kChunkInputs) {
         const int64_t left = args.inner_dim - first, count = left < kChunkInputs ? left : kChunkInputs;
@@ -417,8 +406,7 @@ void RunTileBlocks<WeightFormat::kFp8>(const GemmArgs& args) {
 }
 
 void Gemm(const GemmArgs& args) {
-  const bool is_small = args.num_rows < (args.w_format > WeightFormat::kTernary ? kMinRowsOfBlocks : kMinRows);
-  if (args.x_format != RowFormat::kInt8 || is_small) return kAvx512Bf16Changes.gemm(args);
+  if (args.x_format != RowFormat::kInt8) return kAvx512Bf16Changes.gemm(args);
   switch (args.w_format) {
     case WeightFormat::kInt8: return RunTileGemm<Int8Chunks>(args);
     case WeightFormat::kHqq4: return RunTileGemm<HqqChunks<WeightFormat::kHqq4>>(args);
