@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures `penstock serve` under load: many clients at once, some of whom leave, and one that reads slowly.
 
-Prints JSON: answers by status and by how they ended, gaps between tokens (without the slow client's), time to the first
+Prints JSON: answers by status and by how they ended, gaps between pieces (without the slow client's), time to the first
 token, and the server's peak memory beside its budget. Tokens per second are those that the server generated, also for
 clients that left, beside those of `penstock run` on the same requests: with whole answers, and with answers that end where
 the clients left. Run nothing else meanwhile.

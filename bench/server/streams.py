@@ -57,19 +57,20 @@ class Server:
 
 
 class Answer:
-    """A client's view of its answer; times are in seconds."""
+    """A client's view of its answer; times are in seconds. A piece is what an event brings: one token or more."""
 
     def __init__(self):
         self.statuses = []                  # of each try
         self.begin = self.first = self.last = None
-        self.gaps = []                      # between the arrivals of tokens
-        self.tokens = 0                     # events with text
-        self.usage = None
+        self.gaps = []                      # between the arrivals of pieces
+        self.usage = None                   # the last one: at the end, or in each piece for a client that leaves
         self.end = "broken"                 # or "complete", "left", "refused"
 
 
-class Stream(asyncio.Protocol):
+class Stream(asyncio.BufferedProtocol):
     """One connection: sends a request and reads the answer's events into an Answer, then resolves `done`."""
+
+    buffer = memoryview(bytearray(1 << 16))    # all connections use it by turns
 
     def __init__(self, request, answer, leaves_after, pause):
         self.request, self.answer, self.leaves_after, self.pause = request, answer, leaves_after, pause
@@ -80,9 +81,12 @@ class Stream(asyncio.Protocol):
         self.transport = transport
         transport.write(self.request)
 
-    def data_received(self, data):
+    def get_buffer(self, _):
+        return self.buffer
+
+    def buffer_updated(self, num_bytes):
         now = time.monotonic()
-        data = self.rest + data
+        data = self.rest + self.buffer[:num_bytes]
         if not self.in_body:
             head, found, data = data.partition(b"\r\n\r\n")
             if not found:
@@ -101,17 +105,16 @@ class Stream(asyncio.Protocol):
     def read_events(self, data, now):
         answer, count = self.answer, len(TOKEN.findall(data))
         for _ in range(count):
-            if answer.tokens:
-                answer.gaps.append(now - answer.last)
-            else:
+            if answer.first is None:
                 answer.first = now
+            else:
+                answer.gaps.append(now - answer.last)
             answer.last = now
-            answer.tokens += 1
         if (at := data.rfind(USAGE)) >= 0:
             answer.usage = json.JSONDecoder().raw_decode(data[at + len(USAGE) - 1:].decode())[0]
         if b"[DONE]" in data:
             self.close("complete")
-        elif self.leaves_after is not None and answer.tokens >= self.leaves_after:
+        elif self.leaves_after is not None and answer.usage and answer.usage["completion_tokens"] >= self.leaves_after:
             self.close("left")
         elif self.pause and count:
             self.transport.pause_reading()
@@ -139,7 +142,8 @@ def request_bytes(path, body):
 async def ask(address, path, body, leaves_after=None, pause=0):
     """Returns the Answer to a request that streams, tried again after status 429. The client leaves after `leaves_after`
     tokens, and waits `pause` seconds after each arrival."""
-    request = request_bytes(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
+    options = {"include_usage": True} if leaves_after is None else {"include_usage": True, "continuous_usage_stats": True}
+    request = request_bytes(path, {**body, "stream": True, "stream_options": options})
     answer = Answer()
     answer.begin = time.monotonic()
     while True:

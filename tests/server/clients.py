@@ -63,6 +63,12 @@ def check_chat(client, report):
         equal([chunk.choices[0].finish_reason for chunk in chunks[-3:-1]], [None, choice.finish_reason])
         equal((chunks[-1].choices, chunks[-1].usage.completion_tokens), ([], whole.usage.completion_tokens))
         assert all(chunk.usage is None for chunk in chunks[:-1]) and len({chunk.id for chunk in chunks}) == 1
+    with report.check("openai: the pieces of a stream count their tokens, as vLLM's do"):
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = list(create(messages=HELLO, max_tokens=12, stream=True, stream_options=options, **GREEDY))
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        equal((counts, counts[0], counts[-1]), (sorted(counts), 0, whole.usage.completion_tokens))
+        equal({chunk.usage.prompt_tokens for chunk in chunks}, {whole.usage.prompt_tokens})
     with report.check("openai: the helper of streams"):
         short = {"messages": HELLO, "max_tokens": 200, "stop": "\N{FULL STOP}", **GREEDY}
         with client.chat.completions.stream(**short) as stream:

@@ -125,6 +125,11 @@ class Client {
     return std::exchange(read_, {});
   }
   std::string UntilEnd() { return Until(""); }
+  std::string WhatIsThere() const {
+    char buffer[4096];
+    const ssize_t num_bytes = ::recv(fd_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    return {buffer, num_bytes > 0 ? static_cast<size_t>(num_bytes) : 0};
+  }
   void Leave() { fd_ = UniqueFd(); }
   void EndSending() const { EXPECT_EQ(::shutdown(fd_.get(), SHUT_WR), 0); }
 
@@ -247,7 +252,7 @@ TEST_F(HttpServerTest, LongResponsesThatNobodyReadsHaveALimit) {
   Client stream = Connect();
   stream.Send(Post("/stream", ""));
   const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
-  handler_.pieces->Give(std::string(100'000, 'x'), false);
+  handler_.pieces->Give(std::string(kLongBytes, 'x'), false);
   exchange->Wake();
   EXPECT_TRUE(Eventually([&] { return handler_.num_gone == 1; }));
   slow.Leave();
@@ -283,6 +288,41 @@ TEST_F(HttpServerTest, StreamsComeInPiecesAndEnd) {
   client.Send(Post("/next", ""));
   EXPECT_THAT(client.Until("/next"), HasSubstr("200 OK"));
   EXPECT_EQ(handler_.num_gone, 0);
+}
+
+TEST_F(HttpServerTest, TheFirstPieceGoesOutAtOnceAndOthersInTime) {
+  options_.min_piece_s = options_.max_piece_s = 3600;
+  Start();
+  Client client = Connect();
+  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
+  handler_.pieces->Give("data: 1\n\n", false);
+  exchange->Wake();
+  EXPECT_THAT(client.Until("data: 1\n\n\r\n"), HasSubstr("9\r\ndata: 1\n\n\r\n"));
+  handler_.pieces->Give("data: 2\n\n", false);
+  exchange->Wake();
+  Client other = Connect();
+  other.Send(Post("/x", ""));
+  EXPECT_THAT(other.Until("/x"), HasSubstr("200 OK"));  // so the network's thread has seen the second piece
+  EXPECT_EQ(client.WhatIsThere(), "");
+  client.Leave();
+  EXPECT_TRUE(Eventually([&] { return handler_.num_gone == 1; }));
+}
+
+TEST_F(HttpServerTest, ManyPiecesArriveWholeAndInOrder) {
+  options_.min_piece_s = options_.max_piece_s = 0.001;
+  Start();
+  Client client = Connect();
+  client.Send("GET /stream HTTP/1.0\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = handler_.WaitHeld();
+  std::string all = "\r\n\r\n";
+  for (int i = 0; i < 2000; ++i) {
+    const std::string piece = fmt::format("data: {}\n\n", i);
+    all += piece;
+    handler_.pieces->Give(piece, i == 1999);
+    exchange->Wake();
+  }
+  EXPECT_THAT(client.UntilEnd(), EndsWith(all));
 }
 
 TEST_F(HttpServerTest, StreamsOfOldClientsEndWithTheConnection) {

@@ -76,6 +76,7 @@ void RespondJson(Exchange& exchange, const json::object& body) {
 struct ResponseFields {
   bool is_stream = false;
   bool shows_usage = false;
+  bool shows_usage_so_far = false;
 };
 
 ResponseFields TakeResponseFields(json::object& body, std::optional<LineError>& error) {
@@ -91,6 +92,7 @@ ResponseFields TakeResponseFields(json::object& body, std::optional<LineError>& 
     } else {
       FieldReader inner(options->get_object(), "stream_options.");
       response.shows_usage = inner.Bool("include_usage").value_or(false);
+      response.shows_usage_so_far = inner.Bool("continuous_usage_stats").value_or(false) && response.shows_usage;
       if (inner.error().has_value()) error = inner.error();
     }
   }
@@ -494,8 +496,10 @@ std::optional<ApiError> ApiServer::Complete(const std::shared_ptr<Exchange>& exc
                   .model = model_name_,
                   .logprobs = args.prompts[0].engine_request.sampling.logprobs,
                   .shows_usage = response.shows_usage,
+                  .shows_usage_so_far = response.shows_usage_so_far,
                   .num_answers = static_cast<size_t>(args.prompts[0].request.num_answers)};
   for (PromptWork& prompt : args.prompts) {
+    form.prompt_tokens.push_back(std::ssize(prompt.engine_request.prompt_ids));
     if (!prompt.request.echoes_prompt || !response.is_stream) continue;
     if (prompt.request.sampling.prompt_logprobs.has_value()) {
       return ApiError{400, "a stream has no log-probabilities of the prompt; leave echo or logprobs out", "unsupported",

@@ -38,6 +38,7 @@ class Writer : public AnswerWriter {
 
   void Add(size_t choice_idx, const AnswerGain& gain, std::string& out) override {
     Progress& progress = BeginChoice(choice_idx, out);
+    progress.num_tokens += std::ssize(gain.token_ids);
     if (!is_chat()) {
       if (gain.text.empty() && form_.logprobs < 0) return;
       return AppendChoice(choice_idx, TextField(gain.text), Logprobs(gain, progress), kNull, out);
@@ -76,7 +77,7 @@ class Writer : public AnswerWriter {
   struct Progress {
     bool has_begun = false;
     bool has_tokens = false;
-    int64_t num_chars = 0;
+    int64_t num_chars = 0, num_tokens = 0;
   };
 
   bool is_chat() const { return form_.kind == RequestKind::kChat; }
@@ -136,7 +137,15 @@ class Writer : public AnswerWriter {
     out += "data: " + head_;
     out += fmt::format(R"(,"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}])", choice_idx, field,
                        logprobs, finish_reason);
-    out += form_.shows_usage ? ",\"usage\":null}\n\n" : "}\n\n";
+    if (form_.shows_usage_so_far) {
+      const int64_t prompt = form_.prompt_tokens[choice_idx / form_.num_answers],
+                    answer = progress_[choice_idx].num_tokens;
+      out += fmt::format(R"(,"usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompt, answer,
+                         prompt + answer);
+    } else if (form_.shows_usage) {
+      out += R"(,"usage":null)";
+    }
+    out += "}\n\n";
   }
 
   OpenAiForm form_;

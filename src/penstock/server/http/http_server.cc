@@ -69,6 +69,7 @@ class HttpServerImpl : public HttpServer {
     asio::post(shared_.context, [this] {
       for (Session* session : std::vector<Session*>(sessions_.begin(), sessions_.end())) session->End();
       retry_.cancel();
+      shared_.early_timer.cancel();
       has_work_.reset();
     });
     network_.join();

@@ -15,7 +15,6 @@ namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
-using boost::system::error_code;
 using Tcp = asio::ip::tcp;
 
 constexpr size_t kBlockBytes = 16 << 10;          // of an upload or of a file; each connection may have one
@@ -73,11 +72,8 @@ class Session::SessionExchange : public Exchange, public std::enable_shared_from
     });
   }
   void Wake() override {
-    if (is_awake_.exchange(true)) return;
-    Post([this](Session& session) {
-      is_awake_ = false;
-      session.Pump();
-    });
+    if (has_more_.exchange(true)) return;
+    Post([](Session& session) { session.PumpInTime(); });
   }
   void OnGone(std::function<void()> gone) override {
     Post([gone](Session& session) { session.SetGone(gone); }, gone);
@@ -101,7 +97,7 @@ class Session::SessionExchange : public Exchange, public std::enable_shared_from
 
   friend class Session;
   std::shared_ptr<Session> session_;
-  std::atomic<bool> is_awake_{false};
+  std::atomic<bool> has_more_{false};
   bool has_lost_client_ = false;
 };
 
@@ -360,6 +356,7 @@ void Session::WriteFilePart(bool keeps_alive) {
 
 void Session::BeginStream(std::shared_ptr<StreamSource> source, const HttpHeaders& headers) {
   source_ = std::move(source);
+  next_piece_time_ = {};
   const bool is_chunked = version_ >= 11;
   wants_keep_alive_ = wants_keep_alive_ && is_chunked;
   Head head = NewHead(200, headers, wants_keep_alive_ && !shared_.is_stopping);
@@ -369,27 +366,60 @@ void Session::BeginStream(std::shared_ptr<StreamSource> source, const HttpHeader
   WriteHead(head, [this] { Pump(); });
 }
 
+void Session::PumpInTime() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= next_piece_time_) {
+    next_piece_time_ = now + Seconds(shared_.piece_s);
+    return Pump();
+  }
+  shared_.early.push_back(weak_from_this());
+  if (shared_.early.size() > 1) return;
+  shared_.early_timer.expires_at(next_piece_time_);
+  shared_.early_timer.async_wait([&shared = shared_](error_code) { PumpEarly(shared); });
+}
+
+void Session::PumpEarly(SharedState& shared) {
+  constexpr double kMaxPiecesPerSecond = 1000;
+  const std::vector<std::weak_ptr<Session>> sessions = std::exchange(shared.early, {});
+  shared.piece_s = std::clamp(static_cast<double>(sessions.size()) / kMaxPiecesPerSecond, shared.options.min_piece_s,
+                              shared.options.max_piece_s);
+  const auto next = std::chrono::steady_clock::now() + Seconds(shared.piece_s);
+  for (const std::weak_ptr<Session>& early : sessions) {
+    const auto session = early.lock();
+    if (session == nullptr) continue;
+    session->next_piece_time_ = next;
+    session->Pump();
+  }
+}
+
 void Session::Pump() {
   if (is_writing_ || source_ == nullptr) return;
+  exchange_->has_more_ = false;
   piece_.clear();
   const bool is_end = source_->Take(piece_);
   if (piece_.empty() && !is_end) return SetPing();
-  ping_.cancel();
-  if (!HoldResponse(piece_.size())) return LoseClient();
-  is_writing_ = true;
   if (version_ >= 11) {
     const std::string size = piece_.empty() ? "" : fmt::format("{:x}\r\n", piece_.size());
     piece_.insert(0, size);
     if (!size.empty()) piece_ += "\r\n";
     if (is_end) piece_ += "0\r\n\r\n";
   }
+  // The system takes nearly every piece at once. Then there is nothing to wait for, and no timer to set.
+  error_code error;
+  const size_t num_sent = stream_.socket().send(asio::buffer(piece_), 0, error);
+  if (error && error != asio::error::would_block) return LoseClient();
+  if (num_sent == piece_.size()) return is_end ? FinishExchange(wants_keep_alive_) : SetPing();
+  CancelPing();
+  if (!HoldResponse(piece_.size())) return LoseClient();
+  is_writing_ = true;
   stream_.expires_after(Seconds(shared_.options.write_s));
-  asio::async_write(stream_, asio::buffer(piece_), [self = shared_from_this(), is_end](error_code error, size_t) {
-    self->is_writing_ = false;
-    self->ReleaseResponse();
-    if (error) return self->LoseClient();
-    is_end ? self->FinishExchange(self->wants_keep_alive_) : self->Pump();
-  });
+  asio::async_write(stream_, asio::buffer(piece_) + num_sent,
+                    [self = shared_from_this(), is_end](error_code failed, size_t) {
+                      self->is_writing_ = false;
+                      self->ReleaseResponse();
+                      if (failed) return self->LoseClient();
+                      is_end ? self->FinishExchange(self->wants_keep_alive_) : self->Pump();
+                    });
 }
 
 void Session::SetPing() {
@@ -399,10 +429,23 @@ void Session::SetPing() {
     wait_s = std::min(wait_s, probe_s_);
     probe_s_ = std::max(2 * probe_s_, kFirstProbes);
   }
-  ping_.expires_after(Seconds(wait_s));
+  ping_time_ = std::chrono::steady_clock::now() + Seconds(wait_s);
+  if (!is_ping_set_ || ping_time_ < ping_.expiry()) StartPingTimer();
+}
+
+void Session::StartPingTimer() {
+  is_ping_set_ = true;
+  ping_.expires_at(ping_time_);
   ping_.async_wait([self = shared_from_this()](error_code error) {
-    if (!error) self->Ping();
+    if (error) return;
+    self->is_ping_set_ = false;
+    std::chrono::steady_clock::now() < self->ping_time_ ? self->StartPingTimer() : self->Ping();
   });
+}
+
+void Session::CancelPing() {
+  is_ping_set_ = false;
+  ping_.cancel();
 }
 
 void Session::Ping() {
@@ -422,7 +465,7 @@ void Session::FinishExchange(bool keeps_alive) {
   exchange_ = nullptr;
   source_ = nullptr;
   gone_ = nullptr;
-  ping_.cancel();
+  CancelPing();
   if (!keeps_alive || (is_half_closed_ && buffer_.size() == 0)) return Linger();
   if (!is_watching_) return ReadHead();
   is_next_ = true;
@@ -450,7 +493,7 @@ void Session::Discard() {
 void Session::Close() {
   if (std::exchange(is_closed_, true)) return;
   ReleaseBody();
-  ping_.cancel();
+  CancelPing();
   error_code ignored;
   stream_.socket().shutdown(Tcp::socket::shutdown_both, ignored);
   stream_.close();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +20,8 @@
 
 namespace penstock::server {
 
+class Session;
+
 // The state that all connections of a server share.
 struct SharedState {
   HttpOptions options;
@@ -30,6 +33,11 @@ struct SharedState {
   std::atomic<uint64_t> body_bytes{0};  // of requests in memory that are not handled yet
   uint64_t response_bytes = 0;          // that long responses have left to write; of the network's thread
   boost::asio::io_context context{1};   // ends before the others: sessions end with it
+  // Streams that have more to write before their time; the timer ends when the first one may. All three are of the
+  // network's thread.
+  double piece_s = options.min_piece_s;
+  std::vector<std::weak_ptr<Session>> early;
+  boost::asio::steady_timer early_timer{context};
 
   SharedState(const HttpOptions& http_options, RequestHandler& request_handler)
       : options(http_options), handler(request_handler), workers(static_cast<size_t>(http_options.num_workers)) {}
@@ -55,7 +63,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void Respond(HttpResponse response);
   void RespondFile(const std::string& path, const std::string& content_type);
   void BeginStream(std::shared_ptr<StreamSource> source, const HttpHeaders& headers);
-  void Pump();
+  // Writes what the stream's source has, but not sooner than the shared `piece_s` after the last time.
+  void PumpInTime();
   void SetGone(std::function<void()> gone) { gone_ = std::move(gone); }
 
   boost::asio::io_context& context() { return shared_.context; }
@@ -87,7 +96,12 @@ class Session : public std::enable_shared_from_this<Session> {
   void Discard();
   // Sets the time of the next Ping(), which keeps a stream open or finds out whether the client is there.
   void SetPing();
+  // Starts the timer, which may end before a ping is due: a stream sets the time of its ping at each piece.
+  void StartPingTimer();
+  void CancelPing();
   void Ping();
+  static void PumpEarly(SharedState& shared);
+  void Pump();
   Head NewHead(unsigned status, const HttpHeaders& headers, bool keeps_alive) const;
   // Writes the head and, behind it, response_body_. Then calls `then`, unless the client has left.
   void WriteHead(const Head& head, std::function<void()> then);
@@ -122,10 +136,13 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t file_bytes_left_ = 0;
   std::shared_ptr<StreamSource> source_;
   std::string piece_;
+  std::chrono::steady_clock::time_point next_piece_time_;
   bool is_writing_ = false;         // a response, or a piece of one
   size_t num_probed_ = 0;           // bytes of the response's head that were sent ahead
   double probe_s_ = 0;              // until the next one
-  boost::asio::steady_timer ping_;  // of the next ping or probe
+  boost::asio::steady_timer ping_;  // ends at the next ping or probe, or before
+  bool is_ping_set_ = false;
+  std::chrono::steady_clock::time_point ping_time_;
 };
 
 }  // namespace penstock::server
