@@ -3,6 +3,7 @@
 // strides, or the type that stores float weights.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/emulated_avx512bf16.h"
@@ -367,6 +368,19 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernelsForManyRowsOfCodes) {
       EXPECT_EQ(BitDifference(data.Run(table_), data.Run(KernelsFor(Isa::kScalar))), "")
           << traits.name << " M " << num_rows;
     }
+  }
+}
+
+// Some kernels add products of codes in 16 bits. These bytes are the largest codes of 5 and 6 bits, and finite scales.
+TEST_P(GemmTest, SumsOfTheLargestCodesDoNotOverflow) {
+  for (const WeightFormatTraits& traits : kWeightFormats) {
+    if (!MultipliesInt8Rows(traits.value)) continue;
+    GemmData data({17, 40, 512}, {RowFormat::kInt8, traits.value});
+    std::memset(data.w.data(), 0x3F, PackedBytes(traits.value, 40, 512));
+    for (size_t i = 0; i < data.source.size(); ++i) data.source[i] = i / 512 % 2 == 0 ? 1.0f : -1.0f;
+    const std::vector<float> y = data.Run(table_);
+    EXPECT_TRUE(std::ranges::all_of(y, [](float value) { return std::isfinite(value); })) << traits.name;
+    EXPECT_EQ(BitDifference(y, data.Run(KernelsFor(Isa::kScalar))), "") << traits.name;
   }
 }
 

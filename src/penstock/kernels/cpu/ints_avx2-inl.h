@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/vec_avx2-inl.h"
 
 namespace penstock::kernels {
@@ -83,7 +84,43 @@ struct Avx2Ints {
     return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)};
   }
 
+  static constexpr bool kAddsPairs = true;
+  // Adds to the sums of a tile's rows what DotSmall would add for the quads of kInputs inputs. Products of kQuads quads
+  // are added in 16 bits: 4 * 2 * 31 * 127 and 2 * 2 * 63 * 127 are below 2^15. Lanes 0..7 of all rows come first, so
+  // sums and codes stay in 16 registers. The same order of signed codes took 1.2 to 1.7 times as long as DotInt8.
+  template <int kInputs, int kQuads, int kRows, class Rows>
+  [[gnu::always_inline]] static void DotSmallGroup(const std::byte* codes, const Rows& x, Avx2Ints (&sums)[kRows][1]) {
+    DotSmallHalf<kInputs, kQuads>(codes, x, &Avx2Ints::low, sums);
+    DotSmallHalf<kInputs, kQuads>(codes + 32, x, &Avx2Ints::high, sums);
+  }
+
  private:
+  template <int kInputs, int kQuads, int kRows, class Rows>
+  [[gnu::always_inline]] static void DotSmallHalf(const std::byte* codes, const Rows& x, __m256i Avx2Ints::*half,
+                                                  Avx2Ints (&sums)[kRows][1]) {
+    Unrolled<kInputs / 4 / kQuads>([&](auto step) __attribute__((always_inline)) {
+      __m256i own[kQuads];
+      Unrolled<kQuads>([&](auto i) __attribute__((always_inline)) {
+        own[i] =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + kQuadBytes * (kQuads * step.value + i.value)));
+      });
+      Unrolled<kRows>([&](auto row) __attribute__((always_inline)) {
+        const std::byte* fours = x[row] + 4 * kQuads * step.value;
+        __m256i pairs = _mm256_maddubs_epi16(own[0], FourInOrder(fours));
+        Unrolled<kQuads - 1>([&](auto i) __attribute__((always_inline)) {
+          pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(own[i + 1], FourInOrder(fours + 4 * (i.value + 1))));
+        });
+        __m256i& sum = sums[row][0].*half;
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      });
+    });
+  }
+  // GCC would load the inputs of all rows at once, and keep them on the stack for lanes 8..15.
+  [[gnu::always_inline]] static __m256i FourInOrder(const std::byte* x) {
+    __m256i four;
+    asm volatile("vpbroadcastd %1, %0" : "=x"(four) : "m"(*reinterpret_cast<const int32_t*>(x)));
+    return four;
+  }
   static __m256i FirstDigitOf(__m256i codes) {
     const __m256i one = _mm256_set1_epi8(1);
     const __m256i from_one = _mm256_min_epu8(_mm256_subs_epu8(codes, _mm256_set1_epi8(85)), one);

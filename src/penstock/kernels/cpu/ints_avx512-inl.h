@@ -66,6 +66,7 @@ struct Avx512IntsOf {
     }
     return {AddPairs(_mm512_maddubs_epi16(codes, Four(x)), sum.lanes)};
   }
+  static constexpr bool kAddsPairs = false;
   template <class V>
   V ToFloats() const {
     return {_mm512_cvtepi32_ps(lanes)};

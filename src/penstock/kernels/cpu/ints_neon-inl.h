@@ -79,6 +79,7 @@ struct NeonInts {
             vdotq_s32(sum.c, vreinterpretq_s8_u8(codes.c), row), vdotq_s32(sum.d, vreinterpretq_s8_u8(codes.d), row)};
   }
 
+  static constexpr bool kAddsPairs = false;
   template <class V>
   V ToFloats() const {
     return {vcvtq_f32_s32(a), vcvtq_f32_s32(b), vcvtq_f32_s32(c), vcvtq_f32_s32(d)};

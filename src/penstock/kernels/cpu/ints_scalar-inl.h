@@ -91,6 +91,8 @@ struct ScalarInts {
     return Dot<0>(codes, x, sum);
   }
 
+  // Tells whether DotSmallGroup is there (ints_avx2-inl.h).
+  static constexpr bool kAddsPairs = false;
   template <class V>
   V ToFloats() const {
     V result;

@@ -193,13 +193,21 @@ constexpr CodeKind kKindOf = Codes::kHasMin          ? CodeKind::kMinima
                              : Codes::kOffset == 128 ? CodeKind::kSigned
                                                      : CodeKind::kOffset;
 
-template <class I, int kGroupSize, CodeKind kKindOfCodes>
+// The quads whose products Ints::DotSmallGroup adds; 0: a tile calls DotSmall or DotInt8. Codes are below 64 with an
+// offset of 32, and below 32 with a smaller one.
+template <class I, class Codes>
+constexpr int kQuadsInSum = !I::kAddsPairs || Codes::kOffset == 128 ? 0
+                            : Codes::kOffset == 32                  ? 2
+                                                                    : 4;
+
+template <class I, int kGroupSize, CodeKind kKindOfCodes, int kQuadsOfSum>
 struct CodeSteps {
   using Ints = I;
   using Vec = typename I::Vec;
   static constexpr int kRows = I::kRows;
   static constexpr int kGroup = kGroupSize;
   static constexpr CodeKind kKind = kKindOfCodes;
+  static constexpr int kQuads = kQuadsOfSum;
 };
 
 template <class Steps, int kTileRows>
@@ -255,16 +263,8 @@ struct CodeTile {
     return I::SumOfPair(sums, half == 0 ? factor : 0, half == 0 ? 0 : factor);
   }
 
-  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* codes, const float* scales,
-                                                   const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
-                                                   int half, int offset, V (&parts)[kTileRows][kVecs]) {
-    I dots[kTileRows][kVecs];
-    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      I start = I::Zero();
-      if constexpr (Steps::kKind == CodeKind::kOffset) start = SumOfCodes(sums[r], half, -offset);
-      if constexpr (Steps::kKind == CodeKind::kSigned && I::kDotsAreUnsigned) start = SumOfCodes(sums[r], half, -128);
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = start; });
-    });
+  [[gnu::always_inline]] static void DotQuads(const std::byte* codes, const RowPointers<kTileRows>& x,
+                                              I (&dots)[kTileRows][kVecs]) {
     RowPointers<kTileRows> row_codes = x;
     for (int i = 0; i < kGroup / 16; ++i) {
       Unrolled<4>([&](auto u) __attribute__((always_inline)) {
@@ -283,6 +283,23 @@ struct CodeTile {
       });
       codes += 4 * kQuadBytes;
       row_codes.Advance(16);
+    }
+  }
+
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* codes, const float* scales,
+                                                   const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
+                                                   int half, int offset, V (&parts)[kTileRows][kVecs]) {
+    I dots[kTileRows][kVecs];
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      I start = I::Zero();
+      if constexpr (Steps::kKind == CodeKind::kOffset) start = SumOfCodes(sums[r], half, -offset);
+      if constexpr (Steps::kKind == CodeKind::kSigned && I::kDotsAreUnsigned) start = SumOfCodes(sums[r], half, -128);
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = start; });
+    });
+    if constexpr (Steps::kQuads > 0) {
+      I::template DotSmallGroup<kGroup, Steps::kQuads>(codes, x, dots);
+    } else {
+      DotQuads(codes, x, dots);
     }
     Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
       const V scale = V::Load(scales + 16 * v);
@@ -371,8 +388,8 @@ void RunBlockCodesGemm(const GemmArgs& args) {
     using Codes = BlockCodes<I, kFormat>;
     if (args.num_rows <= kFewRows) return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
     constexpr int64_t kPanelChunkBytes = kChunkInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
-    RunCodesGemm<CodeSteps<I, Codes::kGroup, kKindOf<Codes>>>(args, MakeCodes<I, kFormat>, kPanelChunkBytes,
-                                                              Codes::kOffset);
+    RunCodesGemm<CodeSteps<I, Codes::kGroup, kKindOf<Codes>, kQuadsInSum<I, Codes>>>(args, MakeCodes<I, kFormat>,
+                                                                                     kPanelChunkBytes, Codes::kOffset);
   }
 }
 
