@@ -55,7 +55,7 @@ nightly: deps tidy tsan
 		--lines 500 --tokens 180
 
 # The floors with threads, and the files of other floors, under the thread sanitizer.
-THREADED = runtime parallel memory schedule engine server
+THREADED = base runtime parallel memory schedule engine server
 THREADED_FILES = grammar/constraint_test job/format_cache_test
 tsan: deps
 	@cmake --preset tsan >/dev/null && cmake --build --preset tsan --target $(THREADED:%=%_test) grammar_test job_test

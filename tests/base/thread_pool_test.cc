@@ -1,6 +1,6 @@
 // Proves that a region runs each task exactly once, whatever the number of tasks and threads. Proves that a region sees
 // earlier writes and that later code sees the region's writes. Proves that thousands of regions in a row neither hang
-// nor lose a task.
+// nor lose a task. Proves that threads change CPUs when another process takes that of one, and that each keeps one.
 #include "penstock/base/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -93,36 +93,73 @@ TEST(ThreadPool, ComesAndGoes) {
   }
 }
 
+// Returns the CPUs that each thread of the pool may use.
+std::vector<cpu_set_t> CpusOfThreads(ThreadPool& pool) {
+  std::vector<cpu_set_t> cpus(static_cast<size_t>(pool.num_workers()));
+  std::atomic<int> num_started = 0;
+  pool.ParallelFor(pool.num_workers(), [&](int64_t, int worker_idx) {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof(cpu_set_t), &cpus[worker_idx]), 0);
+    ++num_started;
+    while (num_started.load() != pool.num_workers()) std::this_thread::yield();  // each worker takes one task
+  });
+  return cpus;
+}
+
+void ExpectACpuEach(ThreadPool& pool) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const cpu_set_t& cpus : CpusOfThreads(pool)) {
+    EXPECT_EQ(CPU_COUNT(&cpus), 1);
+    CPU_OR(&all, &all, &cpus);
+  }
+  EXPECT_EQ(CPU_COUNT(&all), pool.num_workers());
+}
+
 TEST(ThreadPool, WorkersAndTheirCallerHaveACpuEach) {
-  const auto cpus_of_workers = [](ThreadPool& pool) {
-    std::vector<cpu_set_t> cpus(static_cast<size_t>(pool.num_workers()));
-    std::atomic<int> num_started = 0;
-    pool.ParallelFor(pool.num_workers(), [&](int64_t, int worker_idx) {
-      ++num_started;
-      while (num_started.load() != pool.num_workers()) std::this_thread::yield();  // each worker takes one task
-      EXPECT_EQ(::sched_getaffinity(0, sizeof(cpu_set_t), &cpus[worker_idx]), 0);
-    });
-    return cpus;
-  };
   cpu_set_t usable;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(usable), &usable), 0);
-  const int num_threads = std::min(CPU_COUNT(&usable), 4);
-  ThreadPool pool(num_threads);
+  ThreadPool pool(std::min(CPU_COUNT(&usable), 4));
   {
     const ThreadPool::CallerPin pin(pool);
-    cpu_set_t all;
-    CPU_ZERO(&all);
-    for (const cpu_set_t& cpus : cpus_of_workers(pool)) {
-      EXPECT_EQ(CPU_COUNT(&cpus), 1);
-      CPU_OR(&all, &all, &cpus);
-    }
-    EXPECT_EQ(CPU_COUNT(&all), num_threads);
+    ExpectACpuEach(pool);
   }
   cpu_set_t after;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(after), &after), 0);
   EXPECT_TRUE(CPU_EQUAL(&after, &usable));
   ThreadPool free_pool(2, ThreadPool::Pinned::kNo);
-  EXPECT_TRUE(CPU_EQUAL(&cpus_of_workers(free_pool)[1], &usable));
+  EXPECT_TRUE(CPU_EQUAL(&CpusOfThreads(free_pool)[1], &usable));
+}
+
+TEST(ThreadPool, AWorkerTakesTheCpuOfACallerThatWaitsForIt) {
+  cpu_set_t usable;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(usable), &usable), 0);
+  if (CPU_COUNT(&usable) < 2) GTEST_SKIP() << "needs two CPUs";
+  ThreadPool pool(2);
+  {
+    const ThreadPool::CallerPin pin(pool);
+    const cpu_set_t before = CpusOfThreads(pool)[0];
+    std::atomic<bool> ends = false;
+    std::thread other([&] {  // as another process on the caller's CPU
+      ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
+      while (!ends) continue;
+    });
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    cpu_set_t now = before;
+    while (CPU_EQUAL(&now, &before) && std::chrono::steady_clock::now() < deadline) {
+      pool.ParallelFor(8, [](int64_t, int) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
+        while (std::chrono::steady_clock::now() < end) continue;
+      });
+      ASSERT_EQ(::sched_getaffinity(0, sizeof(now), &now), 0);
+    }
+    ends = true;
+    other.join();
+    EXPECT_FALSE(CPU_EQUAL(&now, &before));
+    ExpectACpuEach(pool);
+  }
+  cpu_set_t after;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&after, &usable));
 }
 
 TEST(NumUsableCpus, IsPlausible) {

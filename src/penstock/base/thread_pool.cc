@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -17,6 +18,9 @@ namespace {
 // pays only when every worker has a CPU of its own; otherwise threads sleep at once.
 constexpr int kSpins = 4000;
 
+// About 2 us. A thread whose CPU time stands still for so long within a task does not run.
+constexpr int kStuckSpins = 200;
+
 constexpr uint32_t kOpen = 1u << 31;  // more than there can be workers
 
 void Relax() {
@@ -25,6 +29,20 @@ void Relax() {
 #else
   std::this_thread::yield();
 #endif
+}
+
+int64_t CpuTime(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+// Pins a thread (0: the calling one) to a CPU.
+bool MoveTo(pid_t thread, int cpu) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  CPU_SET(cpu, &mask);
+  return sched_setaffinity(thread, sizeof(mask), &mask) == 0;
 }
 
 std::vector<int> UsableCpus() {
@@ -58,21 +76,19 @@ void UseShareOfCpus(int share_idx, int num_shares) {
   sched_setaffinity(0, sizeof(mask), &mask);
 }
 
-ThreadPool::ThreadPool(int num_threads, Pinned pinned) {
+ThreadPool::ThreadPool(int num_threads, Pinned pinned) : members_(static_cast<size_t>(num_threads)) {
   PENSTOCK_CHECK(num_threads >= 1);
   const std::vector<int> cpus = UsableCpus();
   num_spins_ = num_threads <= NumUsableCpus() ? kSpins : 0;
+  const bool pins = pinned == Pinned::kYes && num_threads <= static_cast<int>(cpus.size());
+  if (pins && num_threads > 1) caller_cpu_ = cpus[0];
   for (int worker_idx = 1; worker_idx < num_threads; ++worker_idx) {
-    absl::StatusOr<std::thread> thread = StartThread([this, worker_idx] { Work(worker_idx); });
+    absl::StatusOr<std::thread> thread = StartThread([this, worker_idx, cpu = pins ? cpus[worker_idx] : -1] {
+      if (cpu >= 0) PinSelf(worker_idx, cpu);
+      Work(worker_idx);
+    });
     if (!thread.ok()) break;  // the system refuses more threads; results do not depend on their number
     threads_.push_back(*std::move(thread));
-    if (pinned == Pinned::kYes && num_threads <= static_cast<int>(cpus.size())) {
-      cpu_set_t mask;
-      CPU_ZERO(&mask);
-      CPU_SET(cpus[worker_idx], &mask);
-      pthread_setaffinity_np(threads_.back().native_handle(), sizeof(mask), &mask);
-      caller_cpu_ = cpus[0];
-    }
   }
 }
 
@@ -83,16 +99,63 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-ThreadPool::CallerPin::CallerPin(const ThreadPool& pool) {
-  if (pool.caller_cpu_ < 0 || pthread_getaffinity_np(pthread_self(), sizeof(before_), &before_) != 0) return;
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  CPU_SET(pool.caller_cpu_, &mask);
-  pinned_ = pthread_setaffinity_np(pthread_self(), sizeof(mask), &mask) == 0;
+ThreadPool::CallerPin::CallerPin(ThreadPool& pool) : pool_(pool) {
+  const int cpu = pool.caller_cpu_;
+  if (cpu >= 0 && pthread_getaffinity_np(pthread_self(), sizeof(before_), &before_) == 0) pool.PinSelf(0, cpu);
 }
 
 ThreadPool::CallerPin::~CallerPin() {
-  if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
+  if (pool_.members_[0].cpu < 0) return;
+  const std::lock_guard lock(pool_.swap_);
+  pool_.members_[0].cpu = -1;
+  pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
+}
+
+void ThreadPool::PinSelf(int worker_idx, int cpu) {
+  Member& self = members_[worker_idx];
+  self.thread = gettid();
+  if (pthread_getcpuclockid(pthread_self(), &self.clock) != 0 || !MoveTo(0, cpu)) return;
+  self.cpu.store(cpu, std::memory_order_release);
+}
+
+int ThreadPool::FindStuck(int worker_idx) const {
+  for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
+    const Member& member = members_[i];
+    if (i == worker_idx || !member.is_inside || member.cpu.load(std::memory_order_acquire) < 0) continue;
+    const int64_t before = CpuTime(member.clock);
+    for (int spin = 0; spin < kStuckSpins; ++spin) Relax();
+    if (member.is_inside && CpuTime(member.clock) == before) return i;
+  }
+  return -1;
+}
+
+void ThreadPool::SwapWithStuck(int worker_idx) {
+  const std::unique_lock lock(swap_, std::try_to_lock);
+  Member& self = members_[worker_idx];
+  const int mine = self.cpu, stuck = lock.owns_lock() && mine >= 0 ? FindStuck(worker_idx) : -1;
+  if (stuck < 0) return;
+  Member& other = members_[stuck];
+  const int theirs = other.cpu;
+  if (!MoveTo(other.thread, mine)) return;
+  MoveTo(0, theirs);
+  other.cpu = mine;
+  self.cpu = theirs;
+  if (stuck == 0) caller_cpu_ = mine;
+}
+
+void ThreadPool::WaitForInside(uint32_t num_inside) {
+  for (int spin = 0; num_inside != 0 && spin < num_spins_; ++spin) {
+    Relax();
+    num_inside = gate_.load(std::memory_order_acquire);
+  }
+  if (num_inside == 0) return;
+  const std::unique_lock lock(swap_, std::try_to_lock);
+  const int mine = members_[0].cpu, stuck = lock.owns_lock() && mine >= 0 ? FindStuck(0) : -1;
+  const bool lends = stuck > 0 && MoveTo(members_[stuck].thread, mine);
+  for (; num_inside != 0; num_inside = gate_.load(std::memory_order_acquire)) {
+    gate_.wait(num_inside, std::memory_order_acquire);
+  }
+  if (lends) MoveTo(members_[stuck].thread, members_[stuck].cpu);
 }
 
 void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> body) noexcept {
@@ -107,17 +170,11 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
   gate_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
+  members_[0].is_inside.store(true, std::memory_order_relaxed);
   DrainTasks(0);
+  members_[0].is_inside.store(false, std::memory_order_relaxed);
   // All tasks have been handed out. Workers inside finish theirs; others find the gate closed.
-  uint32_t num_inside = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
-  for (int spin = 0; num_inside != 0; ++spin) {
-    if (spin < num_spins_) {
-      Relax();
-    } else {
-      gate_.wait(num_inside, std::memory_order_acquire);
-    }
-    num_inside = gate_.load(std::memory_order_acquire);
-  }
+  WaitForInside(gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen);
   body_ = nullptr;
 }
 
@@ -144,13 +201,16 @@ void ThreadPool::Work(int worker_idx) {
       if (spin < num_spins_) {
         Relax();
       } else {
+        SwapWithStuck(worker_idx);
         epoch_.wait(seen_epoch, std::memory_order_acquire);
       }
     }
     seen_epoch = epoch_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
     if (!Enter()) continue;
+    members_[worker_idx].is_inside.store(true, std::memory_order_relaxed);
     DrainTasks(worker_idx);
+    members_[worker_idx].is_inside.store(false, std::memory_order_relaxed);
     // The last one out of a closed region wakes the caller.
     if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }

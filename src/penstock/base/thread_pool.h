@@ -2,14 +2,18 @@
 //
 // The calling thread is worker 0 and takes part. Workers spin for a short while between regions and then
 // sleep, because a forward pass opens thousands of regions a second. A worker whose CPU is taken by another process may
-// come too late for a region: then the others do its share, and nobody waits for it. Not thread-safe: one region at a
-// time, opened by one thread.
+// come too late for a region: then the others do its share, and nobody waits for it. If that happens to a thread within
+// a task, a thread that has nothing to do gives it its own CPU. Not thread-safe: one region at a time, opened by one
+// thread.
 #pragma once
 
 #include <sched.h>
+#include <sys/types.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -40,13 +44,13 @@ class ThreadPool {
   // compete with it.
   class CallerPin {
    public:
-    explicit CallerPin(const ThreadPool& pool);
+    explicit CallerPin(ThreadPool& pool);
     ~CallerPin();
     CallerPin(const CallerPin&) = delete;
     CallerPin& operator=(const CallerPin&) = delete;
 
    private:
-    bool pinned_ = false;
+    ThreadPool& pool_;
     cpu_set_t before_;
   };
 
@@ -56,14 +60,32 @@ class ThreadPool {
   void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body) noexcept;
 
  private:
+  // A thread of the pool, as the others see it.
+  struct alignas(64) Member {
+    std::atomic<bool> is_inside{false};  // it has tasks of the open region
+    std::atomic<int> cpu{-1};            // the one to which it is pinned; -1: it is not
+    pid_t thread = 0;                    // these two are set before `cpu`
+    clockid_t clock = 0;                 // its CPU time
+  };
+
   void Work(int worker_idx);
+  // Pins the calling thread as a member of the pool.
+  void PinSelf(int worker_idx, int cpu);
+  // Returns a thread that is inside and pinned, and gets no time of its CPU; -1: there is none.
+  int FindStuck(int worker_idx) const;
+  // The calling worker goes to the CPU of a stuck thread, which comes to this one's.
+  void SwapWithStuck(int worker_idx);
+  // Waits until nobody is inside; a stuck worker computes on the caller's CPU meanwhile.
+  void WaitForInside(uint32_t num_inside);
   // Joins the open region; false if there is none.
   bool Enter();
   void DrainTasks(int worker_idx);
 
   std::vector<std::thread> threads_;
-  int caller_cpu_ = -1;  // the CPU that the workers leave to worker 0; -1: they are not pinned
-  int num_spins_ = 0;    // spins before a thread sleeps; set before the first worker starts
+  std::vector<Member> members_;      // the caller, then the workers
+  std::mutex swap_;                  // held by the thread that moves others
+  std::atomic<int> caller_cpu_{-1};  // the CPU that the workers leave to worker 0; -1: they are not pinned
+  int num_spins_ = 0;                // spins before a thread sleeps; set before the first worker starts
   const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};
