@@ -188,6 +188,9 @@ struct EngineOptions {
   // CloseTraces() keeps how often each expert was chosen, beside the machine's measurements, for later plans.
   bool learns_routing = false;
   bool live_view = false;  // counts for View() what tasks and experts do
+  // Takes all memory of the KV cache from the system when the model is opened, not when it is first used. So no step
+  // waits for it, and if it cannot be had, the start fails and not an answer.
+  bool touches_kv_cache = false;
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;
   // A folder that keeps these entries in files for later runs, up to so many bytes; empty: none. The last part of the

@@ -36,6 +36,7 @@ absl::StatusOr<int> ServeCommand(ServeFlags flags) {
   server.api.max_tokenizing_bytes = server.http.max_bodies_bytes;
   server.api.max_held_bytes = 2 * server.http.max_bodies_bytes;
   options.live_view = true;
+  options.touches_kv_cache = true;
   options.caller_memory = [&](const ModelInfo& model) { return ServerMemory(server, model); };
   if (WantsPlan(flags.model)) {
     PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanOfServer(options));

@@ -285,6 +285,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .recorders = *recorders_,
                                                          .communicator = communicator_,
                                                          .observer = hooks.observer}));
+  if (options.touches_kv_cache) executor_->TouchKvCache();
   PENSTOCK_ASSIGN_OR_RETURN(prefix_store_, OpenPrefixStore(options, *model_, *plan_, isa_, executor_->kv_cache()));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {

@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/checked.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/peaks.h"
 #include "penstock/ops/host_operations.h"
 #include "penstock/parallel/rank_link.h"
 #include "penstock/plan/memory_plan.h"
+#include "penstock/runtime/page_toucher.h"
 
 namespace penstock {
 namespace {
@@ -139,6 +141,16 @@ absl::Status Executor::CreateKvCache(const Args& args, const RankSplit& split) {
                                                        args.formats.kv, num_pages, split));
   if (split.by_heads) ranks_->heads->kv = KvLayer::Of(heads_->config, args.formats.kv, 0);
   return absl::OkStatus();
+}
+
+void Executor::TouchKvCache() {
+  if (!kv_cache_->memory().is_host()) return;
+  constexpr uint64_t kStepBytes = 2 * kMiB;  // a huge page
+  const std::span<std::byte> bytes = kv_cache_->bytes();
+  pool_->ParallelFor(static_cast<int64_t>(CeilDiv(bytes.size(), kStepBytes)), [&](int64_t step, int) {
+    const uint64_t begin = static_cast<uint64_t>(step) * kStepBytes;
+    TouchPages(bytes.subspan(begin, std::min(kStepBytes, bytes.size() - begin)));
+  });
 }
 
 absl::Status Executor::CreateHeads(const Args& args, const HeadRange& heads) {

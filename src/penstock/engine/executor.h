@@ -50,6 +50,8 @@ class Executor {
   ~Executor();
 
   KvCache& kv_cache() { return *kv_cache_; }
+  // Takes all its memory from the system (EngineOptions::touches_kv_cache).
+  void TouchKvCache();
   CorrelationTable* correlation() { return schedule_->correlation(); }
 
   // Runs one pass. Rows whose experts could not be read fail (row_statuses); everything else is computed. An error

@@ -64,6 +64,7 @@ class KvCache {
   PrefixCache& prefixes() { return *prefixes_; }
   const PrefixCache& prefixes() const { return *prefixes_; }
   std::byte* address(KvPageId page) const { return AddressOf(rank_, page); }
+  std::span<std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
   // Returns the place of another rank's page here. REQUIRES: the ranks share the heads.
   std::byte* AddressOf(int rank, KvPageId page) const {
     return arena_.data() + static_cast<uint64_t>(rank * num_pages_ + IndexOf(page)) * page_bytes_;
