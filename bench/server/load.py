@@ -4,7 +4,8 @@
 Prints JSON: answers by status and by how they ended, gaps between pieces (without the slow client's), time to the first
 token, and the server's peak memory beside its budget. Tokens per second are those that the server generated, also for
 clients that left, beside those of `penstock run` on the same requests: with whole answers, and with answers that end where
-the clients left. Run nothing else meanwhile.
+the clients left. Both count from the first request to the last answer, without loading the model. Run nothing else
+meanwhile.
 
     python3 bench/server/load.py --penstock build/release/bin/penstock --model models/penstock-demo --memory 256MiB
 """
@@ -91,8 +92,9 @@ def run(args, lengths):
                         str(args.places), "--input", source, "--output", output, "--stats", stats, "--quiet", *args.flags],
                        check=True)
         found = json.loads(stats.read_text(encoding="utf-8"))
-        return {"tokens_per_s": round(found["tokens_per_second"]["generation"], 1),
-                "seconds_of_passes": {kind: round(found["seconds"][kind], 2) for kind in ("prefill", "decode")}}
+        seconds = found["seconds"]
+        return {"tokens_per_s": round(found["generated_tokens"] / (seconds["total"] - seconds["load"]), 1),
+                "seconds_of_passes": {kind: round(seconds[kind], 2) for kind in ("prefill", "decode")}}
 
 
 def size_of(text):

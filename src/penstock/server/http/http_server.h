@@ -25,7 +25,7 @@ struct HttpOptions {
   double idle_s = 75;                 // time that a connection may wait for a request, and a request may take to arrive
   double write_s = 60;                // time that a client may take to read a piece of a response
   // Time between two pieces of a stream, except that the first token goes out at once. A small model makes a token in a
-  // millisecond, and each piece costs the server and its client some 60 us. So 20 streams and more share 1000 pieces a
+  // millisecond, and each piece costs the server and its client some 60 us. So 10 streams and more share 500 pieces a
   // second, until a stream has only 10.
   double min_piece_s = 0.02, max_piece_s = 0.1;
   double ping_s = 15;            // between signs of life of a stream that has nothing to say

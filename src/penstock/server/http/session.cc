@@ -379,7 +379,7 @@ void Session::PumpInTime() {
 }
 
 void Session::PumpEarly(SharedState& shared) {
-  constexpr double kMaxPiecesPerSecond = 1000;
+  constexpr double kMaxPiecesPerSecond = 500;
   const std::vector<std::weak_ptr<Session>> sessions = std::exchange(shared.early, {});
   shared.piece_s = std::clamp(static_cast<double>(sessions.size()) / kMaxPiecesPerSecond, shared.options.min_piece_s,
                               shared.options.max_piece_s);
