@@ -1,10 +1,11 @@
 // Proves the engine's contract: which requests Submit refuses, and that a refusal leaves the engine unchanged. A
-// request too long for the free pages waits instead of failing.
+// request too long for the free pages waits instead of failing. Memory of the KV cache is taken at the start on request.
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "penstock/base/status.h"
 #include "tests/engine/answers.h"
@@ -148,6 +149,22 @@ TEST(Engine, ManyRequestsShareFewPages) {
   }
   EXPECT_EQ(num_finished, 20u);
   EXPECT_LE(num_running_max, 3);
+}
+
+TEST(Engine, TakesTheMemoryOfTheKvCacheAtTheStart) {
+  const auto resident_bytes = [] {
+    int64_t num_pages = 0, num_resident = 0;
+    std::ifstream("/proc/self/statm") >> num_pages >> num_resident;
+    return num_resident * ::sysconf(_SC_PAGESIZE);
+  };
+  const int64_t before = resident_bytes();
+  const auto lazy = OpenTiny({.batch_size = 256, .context_length = 128});
+  const int64_t without = resident_bytes();
+  const auto engine = OpenTiny({.batch_size = 256, .context_length = 128, .touches_kv_cache = true});
+  const auto kv_bytes = static_cast<int64_t>(engine->memory_plan().kv_bytes);
+  ASSERT_GT(kv_bytes, 8 << 20);
+  EXPECT_LT(without - before, kv_bytes);
+  EXPECT_GE(resident_bytes() - without, kv_bytes * 9 / 10);
 }
 
 TEST(Engine, OptionsOutOfRangeAreUsageErrors) {
