@@ -68,7 +68,7 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                       .target = x.data(),
                       .target_stride_bytes = row_bytes});
   std::vector<float> y(num_rows * shape.num_cols);
-  const Prefetching prefetching = FasterPrefetching(table);
+  const Prefetching prefetching = FasterPrefetching(table, kind.w_format, kind.x_format, num_rows);
   int64_t matrix_idx = 0;
   const ProbedRates before(pool, kind.arithmetic);
   const auto start = std::chrono::steady_clock::now();

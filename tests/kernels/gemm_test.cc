@@ -446,7 +446,7 @@ TEST_P(GemmTest, AnySplitGivesTheBitsOfTheWhole) {
         args.w += col / 32 * args.panel_bytes;
         args.bias += col;
         args.y += row * args.y_stride + col;
-        args.prefetching = trial % 2 == 0 ? Prefetching::kProcessor : Prefetching::kTwoPages;
+        args.prefetching = static_cast<Prefetching>(trial % kNumPrefetchings);
         table_.gemm(args);
         ASSERT_EQ(BitDifference(y, whole), "") << TraitsOf(kind.w_format).name << " K " << inner_dim;
       }

@@ -74,12 +74,14 @@ struct PrepareRowsArgs {
   int64_t target_stride_bytes;
 };
 
-// Who asks for weights before a tile reads them, when a panel is read once and in order: for as many rows as fit one
-// tile. It changes only the speed, and which way is faster depends on the processor.
+// Who asks for the weights of few rows before tiles read them. It changes only the speed. Which way is faster depends
+// on the processor, the format and the number of rows.
 enum class Prefetching : uint8_t {
   kProcessor,  // the processor, which notices that the reads are consecutive
   kTwoPages,   // the kernel, from two pages by turns
+  kFar,        // the kernel, far ahead into the L2 cache, one page after another
 };
+constexpr int kNumPrefetchings = 3;
 
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null. kInt8 rows go
 // only with weights for which MultipliesInt8Rows holds. kBF16 rows go with kBF16 weights, and with codes and

@@ -13,7 +13,6 @@ namespace penstock {
 using namespace host;  // NOLINT: the helpers of these operations
 
 HostOperations::HostOperations(const OpContext& context) : context_(context) {
-  context_.prefetching = FasterPrefetching(context.kernels);
   if (context.config.qk_norm == QkNorm::kUnitAfterRope) {
     unit_norm_.assign(static_cast<size_t>(context.config.head_dim), 1.0f);
   }

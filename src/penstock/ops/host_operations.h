@@ -15,7 +15,6 @@
 #include "penstock/model/model_config.h"
 #include "penstock/ops/operations.h"
 #include "penstock/ops/pass_observer.h"
-#include "penstock/ops/prefetching.h"
 
 namespace penstock {
 
@@ -27,9 +26,8 @@ struct OpContext {
   RowFormats row_formats;
   const DenseWeights& weights;
   Activations& activations;
-  IndexRange expert_cols = {};                                          // of each expert, if ranks cut them; empty: all
-  kernels::Prefetching prefetching = kernels::Prefetching::kProcessor;  // HostOperations chooses it
-  PassObserver* observer = nullptr;                                     // null: nobody looks
+  IndexRange expert_cols = {};       // of each expert, if ranks cut them; empty: all
+  PassObserver* observer = nullptr;  // null: nobody looks
 };
 
 class HostOperations : public Operations {

@@ -5,9 +5,13 @@
 
 namespace penstock {
 
-// Returns the faster way on this machine. The first call measures both with `kernels`, which takes a few milliseconds;
-// later calls return its result. Cascade Lake reads a tenth faster when kernels ask; Zen 4 reads 1.2 to 1.7
-// times as fast when they do not.
-kernels::Prefetching FasterPrefetching(const kernels::KernelTable& kernels);
+// Returns the fastest way on this machine for weights and rows of these formats. The first call for a pair of formats,
+// with one row or with more, measures all ways with `kernels`, which takes a few milliseconds. Later calls return its
+// result; calls of other threads meanwhile, kProcessor.
+//
+// Examples of one row: Cascade Lake reads a tenth faster with kTwoPages, while Zen 4 reads 1.2 to 1.7 times as fast
+// with kProcessor. On Zen 5, kFar is 1.9 times as fast as kProcessor for q4_k, and up to 3 times with four rows.
+kernels::Prefetching FasterPrefetching(const kernels::KernelTable& kernels, WeightFormat w_format,
+                                       kernels::RowFormat x_format, int64_t num_rows);
 
 }  // namespace penstock

@@ -58,9 +58,10 @@ inline float FloatAt(const std::byte* source) {
 // Two or more lines come from two pages: the second half of one and the first half of the page after it. On Cascade
 // Lake, memory delivers a tenth more from two pages at a time than from one after another. On Zen 4 it delivers less
 // than when the processor alone prefetches: one row of q4_k reads 14 GB/s instead of 24, and one of int8 20 instead of
-// 28. The processor falls behind only where a tile reads in bursts and pauses between them. There it helps to ask for
-// lines far ahead, into the L2 cache: one row of q6_k then reads 18 to 20 GB/s instead of 9. Formats that are read
-// evenly lose by it: int8 a quarter.
+// 28. The processor falls behind where a tile pauses between reads: to unpack codes, or for several rows. There it
+// helps to ask for lines far ahead, into the L2 cache. On Zen 4 one row of q6_k then reads 18 to 20 GB/s instead of 9,
+// while int8 loses a quarter. On Zen 5 nearly all formats gain: one row of q4_k reads 40 to 57 GB/s instead of 28. For
+// two tiles or more it brought nothing there. So each format's way is measured on the machine (ops/prefetching.h).
 struct Prefetch {
   int64_t ahead;  // distance from the current read: exact for one line, in whole pages for more
   int lines;
@@ -305,13 +306,6 @@ inline void PrefetchOutput(const GemmArgs& args, int64_t begin, int64_t end, int
   }
 }
 
-// Says whether tiles read memory in bursts and pause between them.
-template <class Steps>
-constexpr bool ReadsInBursts() {
-  if constexpr (requires { Steps::kReadsInBursts; }) return Steps::kReadsInBursts;
-  return false;
-}
-
 // Multiplies the rows of `block` by one panel. `sums` has room for them.
 template <class Steps, template <class, int> class Tile>
 void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float* sums) {
@@ -331,7 +325,7 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
                  .prefetch = {.ahead = 0, .lines = 0}};
   if (num_tiles == 1 && args.prefetching == Prefetching::kTwoPages) {
     run.prefetch = {.ahead = Prefetch::kPage, .lines = 8, .is_near = true};
-  } else if (num_tiles == 1 && ReadsInBursts<Steps>()) {
+  } else if (num_tiles == 1 && args.prefetching == Prefetching::kFar) {
     run.prefetch = {.ahead = Prefetch::kFar, .lines = 8, .is_near = true, .is_far = true};
   } else if (num_tiles > 1) {
     run.prefetch = {.ahead = chunk_bytes, .lines = num_tiles < 4 ? 4 : num_tiles < 6 ? 2 : 1, .is_near = false};

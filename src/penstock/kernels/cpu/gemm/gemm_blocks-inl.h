@@ -32,9 +32,6 @@ struct BlockSteps {
   static constexpr int kRows = I::kRows < kFewRows / 2 ? I::kRows : kFewRows / 2;
   static constexpr int64_t kBlockInputs = BlockElements(kFormat) < kInt8Group ? kInt8Group : BlockElements(kFormat);
   static constexpr int64_t kBlockBytes = kBlockInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
-  // Groups share bytes, which a tile reads with the first of them.
-  static constexpr bool kReadsInBursts = kFormat == WeightFormat::kQ2_K || kFormat == WeightFormat::kQ3_K ||
-                                         kFormat == WeightFormat::kQ5_K || kFormat == WeightFormat::kQ6_K;
 };
 
 template <class Steps, int kTileRows>
