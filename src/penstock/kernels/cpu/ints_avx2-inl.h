@@ -51,6 +51,10 @@ struct Avx2Ints {
     const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
     return {_mm256_shuffle_epi8(values, codes.low), _mm256_shuffle_epi8(values, codes.high)};
   }
+  static Avx2Ints Same(const std::byte* number) {
+    const __m256i same = Four(number);
+    return {same, same};
+  }
   static Avx2Ints SumOfPair(const std::byte* sums, int first, int second) {
     const __m256i sum = _mm256_madd_epi16(Four(sums), _mm256_set1_epi32((first & 0xFFFF) | second * 0x10000));
     return {sum, sum};

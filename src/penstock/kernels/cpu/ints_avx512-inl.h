@@ -41,6 +41,7 @@ struct Avx512IntsOf {
   static Codes Lookup(const uint8_t* table, Codes codes) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), codes);
   }
+  static Avx512IntsOf Same(const std::byte* number) { return {Four(number)}; }
   static Avx512IntsOf SumOfPair(const std::byte* sums, int first, int second) {
     return {_mm512_madd_epi16(Four(sums), _mm512_set1_epi32((first & 0xFFFF) | second * 0x10000))};
   }

@@ -59,6 +59,12 @@ struct NeonInts {
     const uint8x16_t values = vld1q_u8(table);
     return Map(codes, [&](uint8x16_t x) { return vqtbl1q_u8(values, x); });
   }
+  static NeonInts Same(const std::byte* number) {
+    int32_t value;
+    __builtin_memcpy(&value, number, 4);
+    const int32x4_t same = vdupq_n_s32(value);
+    return {same, same, same, same};
+  }
   static NeonInts SumOfPair(const std::byte* sums, int first, int second) {
     int16_t pair[2];
     __builtin_memcpy(pair, sums, 4);

@@ -68,6 +68,14 @@ struct ScalarInts {
     for (int j = 0; j < 64; ++j) result.bytes[j] = table[codes.bytes[j]];
     return result;
   }
+  // Returns an int32 in all lanes.
+  static ScalarInts Same(const std::byte* number) {
+    int32_t value;
+    __builtin_memcpy(&value, number, 4);
+    ScalarInts result;
+    for (int32_t& lane : result.lanes) lane = value;
+    return result;
+  }
   // Returns first * sums[0] + second * sums[1] in all lanes; `sums` are two neighbouring int16.
   static ScalarInts SumOfPair(const std::byte* sums, int first, int second) {
     int16_t pair[2];

@@ -150,7 +150,8 @@ struct TileRun {
   int64_t end;    // a multiple of the format's block, or inner_dim
   float* sums;    // [rows, kPanelCols]: sums over the inputs before `begin`
   Prefetch prefetch;
-  int offset = 0;  // of the codes (CodeTile)
+  int64_t first_row = 0;             // of the tile, in its block
+  const std::byte* terms = nullptr;  // of the block's rows (CodeTile)
   NextChunk next_chunk = {};
 };
 
@@ -242,6 +243,7 @@ void RunTiles(int64_t num_tiles, int64_t num_rows, TileRun& run) {
     Tile<Steps, kTileRows>::Run(tile);
     tile.x += kTileRows * run.x_stride_bytes;
     tile.sums += kTileRows * kPanelCols;
+    tile.first_row += kTileRows;
   }
   run = tile;
 }
