@@ -1,5 +1,6 @@
 // Proves the engine's contract: which requests Submit refuses, and that a refusal leaves the engine unchanged. A
-// request too long for the free pages waits instead of failing. Memory of the KV cache is taken at the start on request.
+// request too long for the free pages waits instead of failing. Memory of the KV cache is taken at the start on
+// request.
 #include <filesystem>
 #include <fstream>
 #include <map>

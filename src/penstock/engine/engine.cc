@@ -115,8 +115,7 @@ class EngineImpl : public InstrumentedEngine {
  private:
   EngineImpl() = default;
   absl::Status Plan(EngineOptions options);
-  // Makes all ranks take the same step: each cuts its rows into as many micro-batches, some of them empty. Returns
-  // whether any rank has rows.
+  // Makes all ranks cut their rows into equally many micro-batches, some of them empty. False if no rank has rows.
   absl::StatusOr<bool> AgreeOnStep(std::vector<RowRange>& micro_batches);
   // Plans again with the predictor and eviction that penstock bench routing found best, if it ran.
   absl::Status PlanWithWinner(EngineOptions& options, const EngineModel& model, const EngineRoom& room);

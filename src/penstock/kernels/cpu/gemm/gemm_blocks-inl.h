@@ -211,9 +211,9 @@ struct CodeSteps {
   static constexpr bool kCorrects = kKind == CodeKind::kOffset || (kKind == CodeKind::kSigned && I::kDotsAreUnsigned);
 };
 
-// What each group of a row adds to all its outputs, for a chunk. kMinima: the sum of the row's codes, as a float. Else
-// the start of an integer sum: -offset times that sum. If tiles compute it for their outputs, Q4_K and Q6_K take 1.06
-// to 1.12 times as long on Zen 5.
+// The term that each group of a row adds to all its outputs, for a chunk. kMinima: the sum of the row's codes, as a
+// float. Else the start of an integer sum: -offset times that sum. If tiles compute it for their outputs, Q4_K and Q6_K
+// take 1.06 to 1.12 times as long on Zen 5.
 constexpr int64_t kTermBytes = kChunkInputs / 16 * 4;  // of a row
 
 template <class Steps, class Floats, class Ints>
