@@ -20,11 +20,11 @@ using kernels::RowFormat;
 
 // More rows than one tile has at most; they read weights from the cache.
 constexpr int64_t kManyRows = 16;
+constexpr int64_t kFewRows = 4;  // stands for all other numbers above 1
 
 #if defined(__x86_64__)
 constexpr int64_t kInputs = 4096;
 constexpr uint64_t kWeightBytes = 512 * kKiB;
-constexpr int64_t kFewRows = 4;  // stands for all numbers above 1
 constexpr int kRounds = 4;
 constexpr double kMinGain = 1.03;  // less may be noise
 
@@ -73,7 +73,6 @@ Prefetching Measure(const kernels::KernelTable& table, WeightFormat w_format, Ro
   return static_cast<Prefetching>(std::min_element(std::begin(least), std::end(least)) - std::begin(least));
 }
 #else
-constexpr int64_t kFewRows = 4;
 Prefetching Measure(const kernels::KernelTable&, WeightFormat, RowFormat, int64_t) { return Prefetching::kProcessor; }
 #endif
 

@@ -216,37 +216,51 @@ struct CodeSteps {
 // take 1.06 to 1.12 times as long on Zen 5.
 constexpr int64_t kTermBytes = kChunkInputs / 16 * 4;  // of a row
 
-template <class Steps, class Floats, class Ints>
-[[gnu::always_inline]] inline void StoreTerms(Ints sums, int offset, std::byte* terms) {
+// Vectors of so many bytes. GCC 12 takes no size that depends on a parameter.
+template <int kBytes>
+struct VectorsOf;
+#define PENSTOCK_VECTORS(bytes)                                 \
+  template <>                                                   \
+  struct VectorsOf<bytes> {                                     \
+    typedef int16_t Shorts __attribute__((vector_size(bytes))); \
+    typedef int32_t Ints __attribute__((vector_size(bytes)));   \
+    typedef uint32_t Words __attribute__((vector_size(bytes))); \
+    typedef float Floats __attribute__((vector_size(bytes)));   \
+  }
+PENSTOCK_VECTORS(16);
+PENSTOCK_VECTORS(32);
+PENSTOCK_VECTORS(64);
+#undef PENSTOCK_VECTORS
+
+// Makes the terms of kInputs inputs of a row. `sums`: of each 16 codes (RowFormat::kInt8).
+template <class Steps, int kInputs>
+[[gnu::always_inline]] inline void MakeTermsOf(const std::byte* sums, int offset, std::byte* terms) {
+  constexpr int kTermsBytes = kInputs / Steps::kGroup * 4;
+  using Ints = typename VectorsOf<kTermsBytes>::Ints;
+  using Floats = typename VectorsOf<kTermsBytes>::Floats;
+  Ints of_groups;
+  if constexpr (Steps::kGroup == kGroupInputs) {
+    typename VectorsOf<kInputs / 8>::Words pairs;
+    __builtin_memcpy(&pairs, sums, sizeof(pairs));
+    of_groups = ((Ints)(pairs << 16) >> 16) + ((Ints)pairs >> 16);
+  } else {
+    typename VectorsOf<kInputs / 8>::Shorts own;
+    __builtin_memcpy(&own, sums, sizeof(own));
+    of_groups = __builtin_convertvector(own, Ints);
+  }
   if constexpr (Steps::kKind == CodeKind::kMinima) {
-    const Floats own = __builtin_convertvector(sums, Floats);
+    const Floats own = __builtin_convertvector(of_groups, Floats);
     __builtin_memcpy(terms, &own, sizeof(own));
   } else {
-    const Ints own = sums * -offset;
-    __builtin_memcpy(terms, &own, sizeof(own));
+    of_groups *= -offset;
+    __builtin_memcpy(terms, &of_groups, sizeof(of_groups));
   }
 }
-// `sums`: of each 16 codes of a row, from the chunk's first input on (RowFormat::kInt8).
+// Makes those of a chunk of `count` inputs.
 template <class Steps>
 [[gnu::always_inline]] inline void MakeTerms(const std::byte* sums, int64_t count, int offset, std::byte* terms) {
-  constexpr int64_t kNumTerms = kInt8Group / Steps::kGroup;  // of 128 inputs
-  for (int64_t k = 0; k < count; k += kInt8Group, sums += 16, terms += 4 * kNumTerms) {
-    if constexpr (kNumTerms == 4) {
-      typedef uint32_t Words4 __attribute__((vector_size(16)));
-      typedef int32_t Ints4 __attribute__((vector_size(16)));
-      typedef float Floats4 __attribute__((vector_size(16)));
-      Words4 pairs;
-      __builtin_memcpy(&pairs, sums, sizeof(pairs));
-      StoreTerms<Steps, Floats4>(((Ints4)(pairs << 16) >> 16) + ((Ints4)pairs >> 16), offset, terms);
-    } else {
-      typedef int16_t Shorts8 __attribute__((vector_size(16)));
-      typedef int32_t Ints8 __attribute__((vector_size(32)));
-      typedef float Floats8 __attribute__((vector_size(32)));
-      Shorts8 own;
-      __builtin_memcpy(&own, sums, sizeof(own));
-      StoreTerms<Steps, Floats8>(__builtin_convertvector(own, Ints8), offset, terms);
-    }
-  }
+  if (count > kInt8Group) return MakeTermsOf<Steps, kChunkInputs>(sums, offset, terms);
+  MakeTermsOf<Steps, kInt8Group>(sums, offset, terms);
 }
 
 template <class Steps, int kTileRows>
