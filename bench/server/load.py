@@ -97,6 +97,15 @@ def run(args, lengths):
                 "seconds_of_passes": {kind: round(seconds[kind], 2) for kind in ("prefill", "decode")}}
 
 
+def one_round(args):
+    """Returns the server's numbers beside those of `penstock run`."""
+    served = serve(args)
+    whole = run(args, [args.tokens] * args.clients)
+    cut = run(args, [leaves or args.tokens for leaves in leaving(args)])
+    return {**served, "run": whole, "ratio": round(served["tokens_per_s"] / whole["tokens_per_s"], 3),
+            "run_of_cut_answers": cut, "ratio_to_cut_answers": round(served["tokens_per_s"] / cut["tokens_per_s"], 3)}
+
+
 def size_of(text):
     number, unit = re.fullmatch(r"([\d.]+)(MiB|GiB)", text).groups()
     return float(number) * (MIB if unit == "MiB" else 1024 * MIB)
@@ -114,14 +123,12 @@ def main():
     parser.add_argument("--leaving", type=float, default=0.2, help="share of the clients who leave midway")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="further flags of both commands")
+    parser.add_argument("--rounds", type=int, default=1, help="print the round with the median ratio, and all ratios")
     args = parser.parse_args()
     run(args, [1] * args.clients)   # not measured: a virtual machine's memory may be slow at its first use
-    served = serve(args)
-    whole = run(args, [args.tokens] * args.clients)
-    cut = run(args, [leaves or args.tokens for leaves in leaving(args)])
-    print(json.dumps({**served, "run": whole, "ratio": round(served["tokens_per_s"] / whole["tokens_per_s"], 3),
-                      "run_of_cut_answers": cut,
-                      "ratio_to_cut_answers": round(served["tokens_per_s"] / cut["tokens_per_s"], 3)}, indent=2))
+    rounds = sorted((one_round(args) for _ in range(args.rounds)), key=lambda found: found["ratio_to_cut_answers"])
+    ratios = {f"{name}_of_rounds": [found[name] for found in rounds] for name in ("ratio", "ratio_to_cut_answers")}
+    print(json.dumps({**rounds[len(rounds) // 2], **(ratios if args.rounds > 1 else {})}, indent=2))
 
 
 if __name__ == "__main__":
