@@ -118,9 +118,10 @@ void ThreadPool::PinSelf(int worker_idx, int cpu) {
   self.cpu.store(cpu, std::memory_order_release);
 }
 
-int ThreadPool::FindStuck(int worker_idx) const {
+int ThreadPool::FindStuck(int worker_idx, uint32_t epoch) const {
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     const Member& member = members_[i];
+    if (epoch_.load(std::memory_order_relaxed) != epoch) return -1;
     if (i == worker_idx || !member.is_inside || member.cpu.load(std::memory_order_acquire) < 0) continue;
     const int64_t before = CpuTime(member.clock);
     for (int spin = 0; spin < kStuckSpins; ++spin) Relax();
@@ -129,10 +130,10 @@ int ThreadPool::FindStuck(int worker_idx) const {
   return -1;
 }
 
-void ThreadPool::SwapWithStuck(int worker_idx) {
+void ThreadPool::SwapWithStuck(int worker_idx, uint32_t epoch) {
   const std::unique_lock lock(swap_, std::try_to_lock);
   Member& self = members_[worker_idx];
-  const int mine = self.cpu, stuck = lock.owns_lock() && mine >= 0 ? FindStuck(worker_idx) : -1;
+  const int mine = self.cpu, stuck = lock.owns_lock() && mine >= 0 ? FindStuck(worker_idx, epoch) : -1;
   if (stuck < 0) return;
   Member& other = members_[stuck];
   const int theirs = other.cpu;
@@ -150,7 +151,7 @@ void ThreadPool::WaitForInside(uint32_t num_inside) {
   }
   if (num_inside == 0) return;
   const std::unique_lock lock(swap_, std::try_to_lock);
-  const int mine = members_[0].cpu, stuck = lock.owns_lock() && mine >= 0 ? FindStuck(0) : -1;
+  const int mine = members_[0].cpu, stuck = lock.owns_lock() && mine >= 0 ? FindStuck(0, epoch_) : -1;
   const bool lends = stuck > 0 && MoveTo(members_[stuck].thread, mine);
   for (; num_inside != 0; num_inside = gate_.load(std::memory_order_acquire)) {
     gate_.wait(num_inside, std::memory_order_acquire);
@@ -201,7 +202,7 @@ void ThreadPool::Work(int worker_idx) {
       if (spin < num_spins_) {
         Relax();
       } else {
-        SwapWithStuck(worker_idx);
+        SwapWithStuck(worker_idx, seen_epoch);
         epoch_.wait(seen_epoch, std::memory_order_acquire);
       }
     }

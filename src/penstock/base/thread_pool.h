@@ -71,10 +71,10 @@ class ThreadPool {
   void Work(int worker_idx);
   // Pins the calling thread as a member of the pool.
   void PinSelf(int worker_idx, int cpu);
-  // Returns a thread that is inside and pinned, and gets no time of its CPU; -1: there is none.
-  int FindStuck(int worker_idx) const;
+  // Returns a thread that is inside and pinned, and gets no time of its CPU; -1: none is found before the next region.
+  int FindStuck(int worker_idx, uint32_t epoch) const;
   // The calling worker goes to the CPU of a stuck thread, which comes to this one's.
-  void SwapWithStuck(int worker_idx);
+  void SwapWithStuck(int worker_idx, uint32_t epoch);
   // Waits until nobody is inside; a stuck worker computes on the caller's CPU meanwhile.
   void WaitForInside(uint32_t num_inside);
   // Joins the open region; false if there is none.
