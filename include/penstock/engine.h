@@ -189,7 +189,7 @@ struct EngineOptions {
   bool learns_routing = false;
   bool live_view = false;  // counts for View() what tasks and experts do
   // Takes all memory of the KV cache from the system when the model is opened, not when it is first used. So no step
-  // waits for it, and if it cannot be had, the start fails and not an answer.
+  // waits for it.
   bool touches_kv_cache = false;
   // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
   bool shares_prefixes = true;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "penstock/base/bytes.h"
-#include "penstock/base/checked.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/peaks.h"
@@ -145,12 +144,10 @@ absl::Status Executor::CreateKvCache(const Args& args, const RankSplit& split) {
 
 void Executor::TouchKvCache() {
   if (!kv_cache_->memory().is_host()) return;
-  constexpr uint64_t kStepBytes = 2 * kMiB;  // a huge page
   const std::span<std::byte> bytes = kv_cache_->bytes();
-  pool_->ParallelFor(static_cast<int64_t>(CeilDiv(bytes.size(), kStepBytes)), [&](int64_t step, int) {
-    const uint64_t begin = static_cast<uint64_t>(step) * kStepBytes;
-    TouchPages(bytes.subspan(begin, std::min(kStepBytes, bytes.size() - begin)));
-  });
+  PageToucher toucher(bytes, pool_->num_workers(), /*ahead_bytes=*/bytes.size());
+  toucher.OnWanted(0);
+  toucher.Wait();
 }
 
 absl::Status Executor::CreateHeads(const Args& args, const HeadRange& heads) {
@@ -291,7 +288,7 @@ void Executor::LearnLinks() {
   if (links_.empty()) return;
   const std::vector<LaneUsage> lanes = runtime_.Usage();
   for (LearnedLink& link : links_) {
-    const LaneUsage now = lanes[link.lane];
+    const LaneUsage& now = lanes[link.lane];
     const uint64_t bytes = now.cost.link_bytes - link.before.cost.link_bytes;
     const int64_t num_tasks = now.num_tasks - link.before.num_tasks;
     if (num_tasks > 0 && bytes / static_cast<uint64_t>(num_tasks) >= kLarge) {

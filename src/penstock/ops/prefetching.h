@@ -10,7 +10,7 @@ namespace penstock {
 // result; calls of other threads meanwhile, kProcessor.
 //
 // Examples of one row: Cascade Lake reads a tenth faster with kTwoPages, while Zen 4 reads 1.2 to 1.7 times as fast
-// with kProcessor. On Zen 5, kFar is 1.9 times as fast as kProcessor for q4_k, and up to 3 times with four rows.
+// with kProcessor. On Zen 5, kFar is 1.9 times as fast as kProcessor for q4_k.
 kernels::Prefetching FasterPrefetching(const kernels::KernelTable& kernels, WeightFormat w_format,
                                        kernels::RowFormat x_format, int64_t num_rows);
 

@@ -15,8 +15,6 @@ constexpr uint64_t kStepBytes = 2 * kMiB;  // a huge page
 
 }  // namespace
 
-bool TouchPages(std::span<std::byte> pages) { return ::madvise(pages.data(), pages.size(), MADV_POPULATE_WRITE) == 0; }
-
 PageToucher::PageToucher(std::span<std::byte> bytes, int num_threads, uint64_t ahead_bytes)
     : bytes_(bytes), ahead_bytes_(ahead_bytes) {
   const std::lock_guard lock(mutex_);
@@ -59,11 +57,12 @@ void PageToucher::Work() {
     const auto has_all = [this] { return next_ == bytes_.size(); };
     changed_.wait(lock, [&] { return ends_ || has_all() || next_ < end_; });
     if (ends_ || has_all()) break;
-    const std::span<std::byte> pages = bytes_.subspan(next_, std::min(kStepBytes, end_ - next_));
-    next_ += pages.size();
+    std::byte* const begin = bytes_.data() + next_;
+    const uint64_t size = std::min(kStepBytes, end_ - next_);
+    next_ += size;
     ++num_touching_;
     lock.unlock();
-    is_able = TouchPages(pages);
+    is_able = ::madvise(begin, size, MADV_POPULATE_WRITE) == 0;
     lock.lock();
     --num_touching_;
     changed_.notify_all();

@@ -17,9 +17,6 @@
 
 namespace penstock {
 
-// Has the system find memory for these pages now, without a change of their bytes. False on a kernel before 5.14.
-bool TouchPages(std::span<std::byte> pages);
-
 class PageToucher {
  public:
   // `bytes` must outlive this object and begin with a page. Changes none of them, so others may write them meanwhile.
