@@ -119,7 +119,7 @@ TEST_P(RecurrentTest, StateRule) {
     bool decays_dims, has_delta;
   };
   for (const Case& c : {Case{false, true}, Case{true, true}, Case{false, false}}) {
-    for (const int64_t key_dim : {1, 7, 16, 40}) {
+    for (const int64_t key_dim : {1, 7, 16, 40, 300}) {
       for (const int64_t value_dim : {1, 16, 21, 64, 100}) {
         const int64_t k_stride = key_dim + 3, v_stride = value_dim + 2;
         std::vector<float> k = RandomFloats(kRows * k_stride, 1), q = RandomFloats(kRows * k_stride, 2);

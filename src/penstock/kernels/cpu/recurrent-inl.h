@@ -1,6 +1,8 @@
 // Kernels of recurrent layers: the short convolution, the gates, and the rules that change a head's state.
 #pragma once
 
+#include <algorithm>
+
 #include "penstock/kernels/cpu/exp-inl.h"
 #include "penstock/kernels/cpu/rows-inl.h"
 #include "penstock/kernels/kernel_table.h"
@@ -83,75 +85,127 @@ void RecurrentGates(const RecurrentGatesArgs& args) {
   });
 }
 
+constexpr int64_t kCopiedDims = 256;  // the most dims of a state that are copied
+
 enum class StateRuleKind : uint8_t { kDelta, kDeltaOfDims, kNoDelta };
 
-// Computes 16 * (kVecs - 1) + `tail` columns of the state, from `col` on.
-template <class V, int kVecs, StateRuleKind kKind>
-void StateColumns(const StateRuleArgs& args, int64_t col, int64_t tail) {
-  constexpr bool kHasDelta = kKind != StateRuleKind::kNoDelta, kDecaysDims = kKind == StateRuleKind::kDeltaOfDims;
-  const auto count_of = [=](int i) { return i + 1 < kVecs ? int64_t{16} : tail; };
-  float* const state = args.state + col;
-  V of_key[kVecs], of_query[kVecs];  // S^T k and S^T q of the next row
-  const auto clear = [&] {
-    for (int i = 0; i < kVecs; ++i) of_key[i] = of_query[i] = V::Zero();
-  };
-  // Adds a dim of the state to the sums of a row.
-  const auto add = [&](int64_t row, int64_t dim, int i, const V& s) {
-    float k = args.k[row * args.k_stride + dim], q = args.q[row * args.k_stride + dim];
-    if constexpr (kDecaysDims) {
-      const float decay = args.decay[row * args.decay_stride + dim];
-      k *= decay;
-      q *= decay;
-    }
-    if constexpr (kHasDelta) of_key[i] = Fma(V::Set(k), s, of_key[i]);
-    of_query[i] = Fma(V::Set(q), s, of_query[i]);
-  };
-  clear();
-  for (int64_t dim = 0; dim < args.key_dim; ++dim) {
-    for (int i = 0; i < kVecs; ++i) {
-      add(0, dim, i, LoadUpTo16<V>(state + dim * args.value_dim + 16 * i, count_of(i)));
-    }
-  }
-  for (int64_t row = 0; row < args.num_rows; ++row) {
-    const float* const decays = args.decay + row * args.decay_stride;
-    const V decay = V::Set(kDecaysDims ? 1 : *decays), beta = V::Set(args.beta[row * args.beta_stride]);
-    const float* k = args.k + row * args.k_stride;
-    const float* q = args.q + row * args.k_stride;
+// A row's key, query and decays.
+struct StateRow {
+  StateRow(const StateRuleArgs& args, int64_t row)
+      : k(args.k + row * args.k_stride),
+        q(args.q + row * args.k_stride),
+        decays(args.decay + row * args.decay_stride) {}
+
+  // Returns k^T q in each lane.
+  template <class V>
+  V KeyQuery(int64_t key_dim) const {
     V products = V::Zero();
-    ForEachPiece(args.key_dim, [&](int64_t i, int64_t count) {
+    ForEachPiece(key_dim, [&](int64_t i, int64_t count) {
       products = Fma(V::LoadPartial(k + i, count, 0), V::LoadPartial(q + i, count, 0), products);
     });
-    const V key_query = V::Set(products.ReduceAdd());
+    return V::Set(products.ReduceAdd());
+  }
+
+  const float *k, *q, *decays;
+};
+
+// S^T k and S^T q of a row.
+template <class V, int kVecs, StateRuleKind kKind>
+struct StateSums {
+  void Clear() {
+    for (int i = 0; i < kVecs; ++i) of_key[i] = of_query[i] = V::Zero();
+  }
+  // Adds a dim of the state.
+  void Add(const StateRow& row, int64_t dim, const V* s) {
+    V k = V::Set(row.k[dim]), q = V::Set(row.q[dim]);
+    if constexpr (kKind == StateRuleKind::kDeltaOfDims) {
+      const V decay = V::Set(row.decays[dim]);
+      k = Mul(k, decay);
+      q = Mul(q, decay);
+    }
+    for (int i = 0; i < kVecs; ++i) {
+      if constexpr (kKind != StateRuleKind::kNoDelta) of_key[i] = Fma(k, s[i], of_key[i]);
+      of_query[i] = Fma(q, s[i], of_query[i]);
+    }
+  }
+
+  V of_key[kVecs], of_query[kVecs];
+};
+
+// Computes some columns of the state, from `col` on: 16 * kVecs, or with one vector `count`.
+template <class V, int kVecs, StateRuleKind kKind>
+void StateColumns(const StateRuleArgs& args, int64_t col, int64_t count) {
+  constexpr bool kHasDelta = kKind != StateRuleKind::kNoDelta, kDecaysDims = kKind == StateRuleKind::kDeltaOfDims;
+  const int64_t key_dim = args.key_dim, last_row = args.num_rows - 1;
+  const int64_t lanes = kVecs > 1 ? 16 : count;
+  // Many rows walk through a copy of the columns. In the state its dims are apart, and would share few sets of the
+  // first cache.
+  alignas(64) float copy[kCopiedDims * 16 * kVecs];
+  const bool is_copied = last_row > 0 && key_dim <= kCopiedDims;
+  float* const state = args.state + col;
+  float* const kept = is_copied ? copy : state;
+  const int64_t kept_stride = is_copied ? 16 * kVecs : args.value_dim;
+  StateSums<V, kVecs, kKind> sums;  // of the next row
+  sums.Clear();
+  const StateRow first(args, 0);
+  for (int64_t dim = 0; dim < key_dim; ++dim) {
+    V s[kVecs];
+    for (int i = 0; i < kVecs; ++i) {
+      s[i] = LoadUpTo16<V>(state + dim * args.value_dim + 16 * i, lanes);
+      if (is_copied) StoreUpTo16(s[i], kept + dim * kept_stride + 16 * i, lanes);
+    }
+    sums.Add(first, dim, s);
+  }
+  for (int64_t row = 0; row <= last_row; ++row) {
+    const StateRow now(args, row), next(args, row < last_row ? row + 1 : row);
+    const V decay = V::Set(kDecaysDims ? 1 : *now.decays), beta = V::Set(args.beta[row * args.beta_stride]);
+    const V key_query = now.KeyQuery<V>(key_dim);
     V delta[kVecs];
     for (int i = 0; i < kVecs; ++i) {
-      const V v = LoadUpTo16<V>(args.v + row * args.v_stride + col + 16 * i, count_of(i));
-      delta[i] = Mul(kHasDelta ? Sub(v, Mul(decay, of_key[i])) : v, beta);
-      V out = Fma(key_query, delta[i], Mul(decay, of_query[i]));
+      const V v = LoadUpTo16<V>(args.v + row * args.v_stride + col + 16 * i, lanes);
+      delta[i] = Mul(kHasDelta ? Sub(v, Mul(decay, sums.of_key[i])) : v, beta);
+      V out = Fma(key_query, delta[i], Mul(decay, sums.of_query[i]));
       if constexpr (!kHasDelta) out = Fma(V::Set(args.skip), v, out);
-      StoreUpTo16(out, args.out + row * args.out_stride + col + 16 * i, count_of(i));
+      StoreUpTo16(out, args.out + row * args.out_stride + col + 16 * i, lanes);
     }
-    clear();
     // One walk through the state changes it and sums it up for the next row.
-    const int64_t next = row + 1 < args.num_rows ? row + 1 : row;
-    for (int64_t dim = 0; dim < args.key_dim; ++dim) {
-      const V own = V::Set(k[dim]), own_decay = kDecaysDims ? V::Set(decays[dim]) : decay;
-      for (int i = 0; i < kVecs; ++i) {
-        float* place = state + dim * args.value_dim + 16 * i;
-        const V s = Fma(own, delta[i], Mul(own_decay, LoadUpTo16<V>(place, count_of(i))));
-        StoreUpTo16(s, place, count_of(i));
-        add(next, dim, i, s);
+    const auto walk = [&](float* target, int64_t stride, const auto& sum_up) {
+      V own_decay = decay;  // GCC moves the result of a conditional expression through memory, with AVX2 slowly
+      for (int64_t dim = 0; dim < key_dim; ++dim) {
+        if constexpr (kDecaysDims) own_decay = V::Set(now.decays[dim]);
+        const V own = V::Set(now.k[dim]);
+        V s[kVecs];
+        for (int i = 0; i < kVecs; ++i) {
+          s[i] = Fma(own, delta[i], Mul(own_decay, LoadUpTo16<V>(kept + dim * kept_stride + 16 * i, lanes)));
+        }
+        for (int i = 0; i < kVecs; ++i) StoreUpTo16(s[i], target + dim * stride + 16 * i, lanes);
+        sum_up(dim, s);
       }
+    };
+    sums.Clear();
+    if (row == last_row) {
+      walk(state, args.value_dim, [](int64_t, const V*) {});
+    } else {
+      walk(kept, kept_stride, [&](int64_t dim, const V* s) { sums.Add(next, dim, s); });
     }
   }
 }
 
-template <class V, StateRuleKind kKind>
-void RunStateRule(const StateRuleArgs& args) {
-  constexpr int kVecs = 4;  // a state of 128 x 64 floats nearly fits into the first cache
+// Computes as many columns as whole groups of vectors have. Returns the first column that is left.
+template <class V, int kVecs, StateRuleKind kKind>
+int64_t ColumnGroups(const StateRuleArgs& args) {
   int64_t col = 0;
   for (; col + 16 * kVecs <= args.value_dim; col += 16 * kVecs) StateColumns<V, kVecs, kKind>(args, col, 16);
+  return col;
+}
+
+template <class V, StateRuleKind kKind>
+void RunStateRule(const StateRuleArgs& args) {
+  // A row alone waits for memory, and takes long pieces of it. The copy of 128 dims for many rows is 16 KiB, half of a
+  // small first cache.
+  int64_t col = args.num_rows == 1 ? ColumnGroups<V, 4, kKind>(args) : ColumnGroups<V, 2, kKind>(args);
   for (; col < args.value_dim; col += 16) {
-    StateColumns<V, 1, kKind>(args, col, args.value_dim - col < 16 ? args.value_dim - col : 16);
+    StateColumns<V, 1, kKind>(args, col, std::min<int64_t>(args.value_dim - col, 16));
   }
 }
 
