@@ -209,6 +209,67 @@ TEST_P(RecurrentTest, SelectiveScan) {
   }
 }
 
+// RecurrentState may keep the columns of a matrix in pieces.
+TEST_P(RecurrentTest, PiecesOfColumnsGiveTheSameBits) {
+  constexpr int64_t kRows = 5, kKeyDim = 16, kValueDim = 192, kPieceColumns = 64;
+  const std::vector<float> k = RandomFloats(kRows * kKeyDim, 1), q = RandomFloats(kRows * kKeyDim, 2);
+  const std::vector<float> v = RandomFloats(kRows * kValueDim, 3), logs = RandomFloats(kKeyDim * kValueDim, 5);
+  const std::vector<float> skip = RandomFloats(kValueDim, 6), gates(kRows, 0.4f);
+  const std::vector<float> steps(kRows * kValueDim, 0.5f);
+  const RuleBuffers start = {RandomFloats(kKeyDim * kValueDim, 4), std::vector<float>(kRows * kValueDim, kPadding)};
+  const auto run = [&](RuleBuffers& buffers, int64_t col, int64_t num_cols, float* state, bool is_scan) {
+    if (is_scan) {
+      table_.selective_scan({.num_rows = kRows,
+                             .key_dim = kKeyDim,
+                             .value_dim = num_cols,
+                             .q = q.data(),
+                             .k = k.data(),
+                             .k_stride = kKeyDim,
+                             .v = v.data() + col,
+                             .step = steps.data() + col,
+                             .v_stride = kValueDim,
+                             .decay_log = logs.data() + col,
+                             .log_stride = kValueDim,
+                             .skip = skip.data() + col,
+                             .state = state,
+                             .out = buffers.out.data() + col});
+      return;
+    }
+    table_.state_rule({.num_rows = kRows,
+                       .key_dim = kKeyDim,
+                       .value_dim = num_cols,
+                       .q = q.data(),
+                       .k = k.data(),
+                       .k_stride = kKeyDim,
+                       .v = v.data() + col,
+                       .v_stride = kValueDim,
+                       .decay = gates.data(),
+                       .decay_stride = 1,
+                       .beta = gates.data(),
+                       .beta_stride = 1,
+                       .state = state,
+                       .out = buffers.out.data() + col,
+                       .out_stride = kValueDim});
+  };
+  for (const bool is_scan : {false, true}) {
+    RuleBuffers whole = start, pieces = start;
+    run(whole, 0, kValueDim, whole.state.data(), is_scan);
+    for (int64_t col = 0; col < kValueDim; col += kPieceColumns) {
+      std::vector<float> piece(kKeyDim * kPieceColumns);
+      const auto dim_of = [&](int64_t dim) { return pieces.state.begin() + dim * kValueDim + col; };
+      for (int64_t dim = 0; dim < kKeyDim; ++dim) {
+        std::copy_n(dim_of(dim), kPieceColumns, piece.begin() + dim * kPieceColumns);
+      }
+      run(pieces, col, kPieceColumns, piece.data(), is_scan);
+      for (int64_t dim = 0; dim < kKeyDim; ++dim) {
+        std::copy_n(piece.begin() + dim * kPieceColumns, kPieceColumns, dim_of(dim));
+      }
+    }
+    ExpectSameBits(whole.out, pieces.out);
+    ExpectSameBits(whole.state, pieces.state);
+  }
+}
+
 TEST_P(RecurrentTest, ScaleBySigmoid) {
   for (const int64_t count : {1, 15, 16, 100}) {
     const std::vector<float> gate = RandomFloats(count, 1);

@@ -26,9 +26,9 @@ TEST(RecurrentState, PartsFillPagesWithoutOverlaps) {
         Recurrent{1, 5, 3, 200, 2, RecurrentKind::kMamba2}, Recurrent{1, 4, 6, 30, 3, RecurrentKind::kMamba1},
         Recurrent{1, 1, 0, 700, 3, RecurrentKind::kShortConv}}) {
     const ModelConfig config = ConfigOf(r, 3);
-    const int64_t num_matrices = r.has_matrix() ? r.num_value_heads : 0;
     for (uint64_t page_bytes = RecurrentState::MinPageBytes(config); page_bytes < 16'000; page_bytes += 320) {
       const RecurrentState state(config, page_bytes);
+      ASSERT_EQ(state.num_pieces() * state.piece_columns(), r.has_matrix() ? r.values_dim() : 0);
       ASSERT_EQ(RecurrentState::NumPages(config, page_bytes), state.num_pages());
       std::vector<std::vector<std::byte>> memory(state.num_pages() * 2, std::vector<std::byte>(page_bytes));
       std::vector<std::byte*> pages, copy;
@@ -39,8 +39,8 @@ TEST(RecurrentState, PartsFillPagesWithoutOverlaps) {
       float next = 1;
       const auto visit = [&](std::span<std::byte* const> of, const auto& each) {
         for (int64_t layer = 0; layer < 3; ++layer) {
-          for (int64_t head = 0; head < num_matrices; ++head) {
-            for (int64_t i = 0; i < r.key_dim * r.value_dim; ++i) each(state.matrix(of, layer, head)[i]);
+          for (int64_t piece = 0; piece < state.num_pieces(); ++piece) {
+            for (int64_t i = 0; i < r.key_dim * state.piece_columns(); ++i) each(state.piece(of, layer, piece)[i]);
           }
           for (int64_t part = 0; part < RecurrentState::NumConvParts(r); ++part) {
             const int64_t channels = std::min(kConvPartChannels, r.num_channels() - part * kConvPartChannels);
@@ -51,7 +51,7 @@ TEST(RecurrentState, PartsFillPagesWithoutOverlaps) {
       visit(pages, [&](float& x) { x = next++; });
       EXPECT_GE(static_cast<uint64_t>(state.num_pages()) * page_bytes, RecurrentState::Bytes(config));
       for (int64_t layer = 0; layer < 3; ++layer) {
-        for (int64_t head = 0; head < num_matrices; ++head) state.CopyMatrix(pages, copy, layer, head);
+        for (int64_t piece = 0; piece < state.num_pieces(); ++piece) state.CopyPiece(pages, copy, layer, piece);
         for (int64_t part = 0; part < RecurrentState::NumConvParts(r); ++part) {
           state.CopyConvInputs(pages, copy, layer, part);
         }
@@ -72,6 +72,10 @@ TEST(RecurrentState, OfQwen3Next80B) {
   constexpr uint64_t kPageBytes = 12ull * 2 * 16 * 512 * 4;
   EXPECT_EQ(RecurrentState::NumPages(config, kPageBytes), 36 * 32 / 12 + 5);
   EXPECT_EQ(RecurrentState::NumPages(ModelConfig{}, kPageBytes), 0);
+  // A page of int8 entries holds three matrices and a half: seven halves, then a part of a convolution.
+  constexpr uint64_t kInt8PageBytes = 12ull * 2 * 16 * 2 * (256 + 4) + 32 * 1024;
+  EXPECT_EQ(RecurrentState(config, kInt8PageBytes).piece_columns(), 64);
+  EXPECT_EQ(RecurrentState(config, kPageBytes).piece_columns(), 128);
 }
 
 }  // namespace

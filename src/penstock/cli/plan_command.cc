@@ -260,7 +260,7 @@ std::string Duration(double seconds) {
 std::string PolicyWords(const PolicyChoice& choice) {
   const MemoryPlan& plan = choice.plan;
   std::string words = fmt::format("schedule {} on the {}, N = {} requests at once", TraitsOf(plan.schedule).name,
-                                  choice.options.device == "gpu" ? "GPU" : "CPU", plan.batch_size);
+                                  choice.options.device == "gpu" ? "GPU" : "CPU", choice.num_places);
   if (plan.micro_batch_size > 0 && plan.micro_batch_size < plan.batch_size) {
     words += fmt::format(" in micro-batches of {}", plan.micro_batch_size);
   }
@@ -359,7 +359,7 @@ std::string OtherSchedules(const std::vector<PolicyChoice>& choices) {
   for (size_t i = 1; i < choices.size(); ++i) {
     const MemoryPlan& plan = choices[i].plan;
     Row row{fmt::format("  {:>10.1f}  {:>8}  {:>5}  {:>18}  ", choices[i].estimate.generation_tokens_per_s(),
-                        Compared(choices[i].estimate, choices[0].estimate), plan.batch_size, plan.prefill_chunk),
+                        Compared(choices[i].estimate, choices[0].estimate), choices[i].num_places, plan.prefill_chunk),
             OtherWords(choices[i], has_gpu),
             {TraitsOf(plan.schedule).name}};
     const auto same = std::ranges::find_if(

@@ -1,8 +1,9 @@
 // RecurrentState says where the state of one sequence (Recurrent in model/model_config.h) lies in KV pages.
 //
-// A sequence takes whole pages for its state, so that states and KV entries share one budget. A page holds the matrices
-// of some value heads [key_dim, value_dim], and inputs that short convolutions keep: [conv_width - 1, channels of a
-// part]. All are f32, and each lies within one page.
+// A sequence takes whole pages for its state, so that states and KV entries share one budget. A page holds pieces of
+// the matrices of value heads [key_dim, columns of a piece], and inputs that short convolutions keep: [conv_width - 1,
+// channels of a part]. All are f32, and each lies within one page. A piece is a whole matrix, or fewer of its columns
+// if pages then lose less.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +37,18 @@ class RecurrentState {
   RecurrentState(const ModelConfig& config, uint64_t page_bytes);
 
   int64_t num_pages() const { return num_pages_; }
+  // The columns of a piece, and the pieces of a layer. Those of a head follow each other.
+  int64_t piece_columns() const { return piece_columns_; }
+  int64_t num_pieces() const { return num_pieces_; }
   // `layer` counts recurrent layers (ModelConfig::recurrent_layer_of).
-  float* matrix(std::span<std::byte* const> pages, int64_t layer, int64_t value_head) const {
-    return At(pages, layer * parts_of_layer_ + value_head);
+  float* piece(std::span<std::byte* const> pages, int64_t layer, int64_t piece_idx) const {
+    return At(pages, layer * parts_of_layer_ + piece_idx);
   }
   float* conv_inputs(std::span<std::byte* const> pages, int64_t layer, int64_t conv_part) const {
-    return At(pages, layer * parts_of_layer_ + num_matrices_ + conv_part);
+    return At(pages, layer * parts_of_layer_ + num_pieces_ + conv_part);
   }
-  void CopyMatrix(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
-                  int64_t value_head) const;
+  void CopyPiece(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
+                 int64_t piece_idx) const;
   void CopyConvInputs(std::span<std::byte* const> from, std::span<std::byte* const> to, int64_t layer,
                       int64_t conv_part) const;
 
@@ -59,11 +63,12 @@ class RecurrentState {
   }
 
   int64_t num_pages_ = 0;
-  int64_t num_matrices_ = 0;  // of a layer
-  uint64_t matrix_bytes_ = 0;
+  int64_t piece_columns_ = 0;
+  int64_t num_pieces_ = 0;
+  uint64_t piece_bytes_ = 0;
   uint64_t conv_bytes_ = 0;  // of a part
   int64_t parts_of_layer_ = 0;
-  std::vector<Place> places_;  // [layers, matrices and then parts of convolutions]
+  std::vector<Place> places_;  // [layers, pieces and then parts of convolutions]
 };
 
 }  // namespace penstock

@@ -120,27 +120,28 @@ void Convolve(const OpContext& context, const LayerWeights& layer, std::span<con
   }
 }
 
-// Changes the matrix of a value head for rows of one sequence, and computes their outputs. `decays`: of each head,
-// where the rows have none.
+// Changes columns of the matrix of a value head for rows of one sequence, and computes their outputs. `columns` are
+// among those of all heads. `decays`: of each head, where the rows have none.
 void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, std::span<const float> decays, RowRange rows,
-                   int64_t head, float* matrix) {
+                   IndexRange columns, float* matrix) {
   const Recurrent& r = context.config.recurrent;
   RecurrentRows& a = context.activations.recurrent;
+  const int64_t head = columns.begin / r.value_dim;
   const int64_t keys = rows.begin * r.keys_dim() + r.key_head_of(head) * r.key_dim;
-  const int64_t values = rows.begin * r.values_dim() + head * r.value_dim;
+  const int64_t values = rows.begin * r.values_dim() + columns.begin;
   if (r.kind == RecurrentKind::kMamba1) {
     context.kernels.selective_scan({.num_rows = rows.size(),
                                     .key_dim = r.key_dim,
-                                    .value_dim = r.value_dim,
+                                    .value_dim = columns.size(),
                                     .q = a.q.data() + keys,
                                     .k = a.k.data() + keys,
                                     .k_stride = r.keys_dim(),
                                     .v = a.v.data() + values,
                                     .step = a.decay.data() + values,
                                     .v_stride = r.values_dim(),
-                                    .decay_log = layer.decay_log.data() + head * r.value_dim,
+                                    .decay_log = layer.decay_log.data() + columns.begin,
                                     .log_stride = r.values_dim(),
-                                    .skip = layer.skip.data() + head * r.value_dim,
+                                    .skip = layer.skip.data() + columns.begin,
                                     .state = matrix,
                                     .out = a.out.data() + values});
     return;
@@ -150,7 +151,7 @@ void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, std::spa
   const float* const decay = a.decay.data() + (decays_dims ? keys : rows.begin * r.num_value_heads + head);
   context.kernels.state_rule({.num_rows = rows.size(),
                               .key_dim = r.key_dim,
-                              .value_dim = r.value_dim,
+                              .value_dim = columns.size(),
                               .q = a.q.data() + keys,
                               .k = a.k.data() + keys,
                               .k_stride = r.keys_dim(),
@@ -316,11 +317,13 @@ void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t 
   const bool is_lightning = r.kind == RecurrentKind::kLightning;
   const std::vector<float> decays = is_lightning ? LightningDecays(context_.config, layer_idx) : std::vector<float>();
   ForStates(
-      context_, batch, runs, r.num_value_heads,
-      [&](RowRange part, int64_t head, Pages pages) {
-        AdvanceMatrix(context_, weights, decays, part, head, states.matrix(pages, layer, head));
+      context_, batch, runs, states.num_pieces(),
+      [&](RowRange part, int64_t piece, Pages pages) {
+        const int64_t first = piece * states.piece_columns();
+        AdvanceMatrix(context_, weights, decays, part, {first, first + states.piece_columns()},
+                      states.piece(pages, layer, piece));
       },
-      [&](Pages from, Pages to, int64_t head) { states.CopyMatrix(from, to, layer, head); });
+      [&](Pages from, Pages to, int64_t piece) { states.CopyPiece(from, to, layer, piece); });
 }
 
 void HostOperations::FinishState(RowRange rows, int64_t layer_idx) {

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little);
 // The header begins with this. Behind it are the identity and the tokens.
 struct Beginning {
   char magic[8] = {'P', 'S', 'P', 'R', 'E', 'F', 'I', 'X'};
-  uint32_t version = 1;
+  uint32_t version = 2;
   uint32_t part = 0;
   uint64_t num_tokens = 0;
   uint64_t identity_bytes = 0;
