@@ -7,7 +7,10 @@ clients that left, beside those of `penstock run` on the same requests: with who
 the clients left. Both count from the first request to the last answer, without loading the model. Run nothing else
 meanwhile.
 
-    python3 bench/server/load.py --penstock build/release/bin/penstock --model models/penstock-demo --memory 256MiB
+    python3 bench/server/load.py --penstock build/release/bin/penstock --model MODEL --memory 1536MiB --tokens 32
+
+docs/benchmarks/serving.md says which model. With models/penstock-demo, whose steps take a few milliseconds, clients and
+network take a larger share of the processors.
 """
 import argparse
 import asyncio

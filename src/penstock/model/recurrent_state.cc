@@ -12,9 +12,9 @@ namespace {
 
 uint64_t BytesOf(int64_t num_floats) { return RoundUp(static_cast<uint64_t>(num_floats) * 4, kCacheLineBytes); }
 int64_t NumMatrices(const Recurrent& r) { return r.has_matrix() ? r.num_value_heads : 0; }
-uint64_t MatrixBytes(const Recurrent& r) { return r.has_matrix() ? BytesOf(r.key_dim * r.value_dim) : 0; }
 // Returns the bytes of a piece of a matrix.
 uint64_t PieceBytes(const Recurrent& r, int64_t columns) { return BytesOf(r.key_dim * columns); }
+uint64_t MatrixBytes(const Recurrent& r) { return r.has_matrix() ? PieceBytes(r, r.value_dim) : 0; }
 
 // Returns the columns of a piece. Halves of matrices, or quarters, are only worth it if they need fewer pages.
 int64_t ChoosePieceColumns(const Recurrent& r, uint64_t page_bytes) {
