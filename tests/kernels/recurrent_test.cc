@@ -112,6 +112,27 @@ struct RuleBuffers {
   std::vector<float> state, out;
 };
 
+// Computes the columns of a state in two pieces, as RecurrentState may keep them: run(buffers, first, count) takes
+// `buffers` with a state that has only these columns.
+template <typename Run>
+RuleBuffers InPieces(const RuleBuffers& start, int64_t key_dim, int64_t value_dim, const Run& run) {
+  RuleBuffers whole = start;
+  for (const auto& [first, count] :
+       {std::pair(int64_t{0}, value_dim / 2), {value_dim / 2, value_dim - value_dim / 2}}) {
+    RuleBuffers piece = {{}, std::move(whole.out)};
+    for (int64_t dim = 0; dim < key_dim; ++dim) {
+      const auto begin = whole.state.begin() + dim * value_dim + first;
+      piece.state.insert(piece.state.end(), begin, begin + count);
+    }
+    if (count > 0) run(piece, first, count);
+    for (int64_t dim = 0; dim < key_dim; ++dim) {
+      std::copy_n(piece.state.begin() + dim * count, count, whole.state.begin() + dim * value_dim + first);
+    }
+    whole.out = std::move(piece.out);
+  }
+  return whole;
+}
+
 // Gated DeltaNet's rule, Kimi Delta Attention's, and Mamba-2's.
 TEST_P(RecurrentTest, StateRule) {
   constexpr int64_t kRows = 6;
@@ -130,15 +151,15 @@ TEST_P(RecurrentTest, StateRule) {
         for (int64_t i = 0; i < kRows * (c.decays_dims ? k_stride : 1); ++i) decay.push_back(decays[i % kRows]);
         const RuleBuffers start = {RandomFloats(key_dim * value_dim, 4),
                                    std::vector<float>(kRows * v_stride, kPadding)};
-        const auto args = [&](RuleBuffers& buffers, int64_t first, int64_t num_rows) {
+        const auto args = [&](RuleBuffers& buffers, int64_t first, int64_t num_rows, int64_t col, int64_t num_cols) {
           const int64_t decay_stride = c.decays_dims ? k_stride : 1;
           return StateRuleArgs{.num_rows = num_rows,
                                .key_dim = key_dim,
-                               .value_dim = value_dim,
+                               .value_dim = num_cols,
                                .q = q.data() + first * k_stride,
                                .k = k.data() + first * k_stride,
                                .k_stride = k_stride,
-                               .v = v.data() + first * v_stride,
+                               .v = v.data() + first * v_stride + col,
                                .v_stride = v_stride,
                                .decay = decay.data() + first * decay_stride,
                                .decay_stride = decay_stride,
@@ -148,17 +169,21 @@ TEST_P(RecurrentTest, StateRule) {
                                .has_delta = c.has_delta,
                                .skip = 0.7f,
                                .state = buffers.state.data(),
-                               .out = buffers.out.data() + first * v_stride,
+                               .out = buffers.out.data() + first * v_stride + col,
                                .out_stride = v_stride};
         };
         RuleBuffers all = start, scalar = start, expected = start, alone = start;
-        table_.state_rule(args(all, 0, kRows));
-        scalar_.state_rule(args(scalar, 0, kRows));
-        reference::StateRule(args(expected, 0, kRows));
-        for (int64_t row = 0; row < kRows; ++row) table_.state_rule(args(alone, row, 1));
+        table_.state_rule(args(all, 0, kRows, 0, value_dim));
+        scalar_.state_rule(args(scalar, 0, kRows, 0, value_dim));
+        reference::StateRule(args(expected, 0, kRows, 0, value_dim));
+        for (int64_t row = 0; row < kRows; ++row) table_.state_rule(args(alone, row, 1, 0, value_dim));
+        const RuleBuffers pieces =
+            InPieces(start, key_dim, value_dim, [&](RuleBuffers& piece, int64_t col, int64_t count) {
+              table_.state_rule(args(piece, 0, kRows, col, count));
+            });
         ExpectNear(all.out, expected.out, 1e-4);
         ExpectNear(all.state, expected.state, 1e-5);
-        for (const RuleBuffers* other : {&scalar, &alone}) {
+        for (const RuleBuffers* other : {&std::as_const(scalar), &std::as_const(alone), &pieces}) {
           ExpectSameBits(all.out, other->out);
           ExpectSameBits(all.state, other->state);
         }
@@ -178,95 +203,38 @@ TEST_P(RecurrentTest, SelectiveScan) {
       std::vector<float> step = RandomFloats(kRows * v_stride, 7);
       for (float& x : step) x = std::abs(x);
       const RuleBuffers start = {RandomFloats(key_dim * value_dim, 4), std::vector<float>(kRows * v_stride, kPadding)};
-      const auto args = [&](RuleBuffers& buffers, int64_t first, int64_t num_rows) {
+      const auto args = [&](RuleBuffers& buffers, int64_t first, int64_t num_rows, int64_t col, int64_t num_cols) {
         return SelectiveScanArgs{.num_rows = num_rows,
                                  .key_dim = key_dim,
-                                 .value_dim = value_dim,
+                                 .value_dim = num_cols,
                                  .q = q.data() + first * k_stride,
                                  .k = k.data() + first * k_stride,
                                  .k_stride = k_stride,
-                                 .v = v.data() + first * v_stride,
-                                 .step = step.data() + first * v_stride,
+                                 .v = v.data() + first * v_stride + col,
+                                 .step = step.data() + first * v_stride + col,
                                  .v_stride = v_stride,
-                                 .decay_log = logs.data(),
+                                 .decay_log = logs.data() + col,
                                  .log_stride = log_stride,
-                                 .skip = skip.data(),
+                                 .skip = skip.data() + col,
                                  .state = buffers.state.data(),
-                                 .out = buffers.out.data() + first * v_stride};
+                                 .out = buffers.out.data() + first * v_stride + col};
       };
       RuleBuffers all = start, scalar = start, expected = start, alone = start;
-      table_.selective_scan(args(all, 0, kRows));
-      scalar_.selective_scan(args(scalar, 0, kRows));
-      reference::SelectiveScan(args(expected, 0, kRows));
-      for (int64_t row = 0; row < kRows; ++row) table_.selective_scan(args(alone, row, 1));
+      table_.selective_scan(args(all, 0, kRows, 0, value_dim));
+      scalar_.selective_scan(args(scalar, 0, kRows, 0, value_dim));
+      reference::SelectiveScan(args(expected, 0, kRows, 0, value_dim));
+      for (int64_t row = 0; row < kRows; ++row) table_.selective_scan(args(alone, row, 1, 0, value_dim));
+      const RuleBuffers pieces =
+          InPieces(start, key_dim, value_dim, [&](RuleBuffers& piece, int64_t col, int64_t count) {
+            table_.selective_scan(args(piece, 0, kRows, col, count));
+          });
       ExpectNear(all.out, expected.out, 1e-4);
       ExpectNear(all.state, expected.state, 1e-5);
-      for (const RuleBuffers* other : {&scalar, &alone}) {
+      for (const RuleBuffers* other : {&std::as_const(scalar), &std::as_const(alone), &pieces}) {
         ExpectSameBits(all.out, other->out);
         ExpectSameBits(all.state, other->state);
       }
     }
-  }
-}
-
-// RecurrentState may keep the columns of a matrix in pieces.
-TEST_P(RecurrentTest, PiecesOfColumnsGiveTheSameBits) {
-  constexpr int64_t kRows = 5, kKeyDim = 16, kValueDim = 192, kPieceColumns = 64;
-  const std::vector<float> k = RandomFloats(kRows * kKeyDim, 1), q = RandomFloats(kRows * kKeyDim, 2);
-  const std::vector<float> v = RandomFloats(kRows * kValueDim, 3), logs = RandomFloats(kKeyDim * kValueDim, 5);
-  const std::vector<float> skip = RandomFloats(kValueDim, 6), gates(kRows, 0.4f);
-  const std::vector<float> steps(kRows * kValueDim, 0.5f);
-  const RuleBuffers start = {RandomFloats(kKeyDim * kValueDim, 4), std::vector<float>(kRows * kValueDim, kPadding)};
-  const auto run = [&](RuleBuffers& buffers, int64_t col, int64_t num_cols, float* state, bool is_scan) {
-    if (is_scan) {
-      table_.selective_scan({.num_rows = kRows,
-                             .key_dim = kKeyDim,
-                             .value_dim = num_cols,
-                             .q = q.data(),
-                             .k = k.data(),
-                             .k_stride = kKeyDim,
-                             .v = v.data() + col,
-                             .step = steps.data() + col,
-                             .v_stride = kValueDim,
-                             .decay_log = logs.data() + col,
-                             .log_stride = kValueDim,
-                             .skip = skip.data() + col,
-                             .state = state,
-                             .out = buffers.out.data() + col});
-      return;
-    }
-    table_.state_rule({.num_rows = kRows,
-                       .key_dim = kKeyDim,
-                       .value_dim = num_cols,
-                       .q = q.data(),
-                       .k = k.data(),
-                       .k_stride = kKeyDim,
-                       .v = v.data() + col,
-                       .v_stride = kValueDim,
-                       .decay = gates.data(),
-                       .decay_stride = 1,
-                       .beta = gates.data(),
-                       .beta_stride = 1,
-                       .state = state,
-                       .out = buffers.out.data() + col,
-                       .out_stride = kValueDim});
-  };
-  for (const bool is_scan : {false, true}) {
-    RuleBuffers whole = start, pieces = start;
-    run(whole, 0, kValueDim, whole.state.data(), is_scan);
-    for (int64_t col = 0; col < kValueDim; col += kPieceColumns) {
-      std::vector<float> piece(kKeyDim * kPieceColumns);
-      const auto dim_of = [&](int64_t dim) { return pieces.state.begin() + dim * kValueDim + col; };
-      for (int64_t dim = 0; dim < kKeyDim; ++dim) {
-        std::copy_n(dim_of(dim), kPieceColumns, piece.begin() + dim * kPieceColumns);
-      }
-      run(pieces, col, kPieceColumns, piece.data(), is_scan);
-      for (int64_t dim = 0; dim < kKeyDim; ++dim) {
-        std::copy_n(piece.begin() + dim * kPieceColumns, kPieceColumns, dim_of(dim));
-      }
-    }
-    ExpectSameBits(whole.out, pieces.out);
-    ExpectSameBits(whole.state, pieces.state);
   }
 }
 
