@@ -2,6 +2,7 @@
 // layers with heads of their own, an indexer, and an encoder.
 #include <gmock/gmock.h>
 
+#include "penstock/measure/kernel_probe.h"
 #include "penstock/measure/probe.h"
 
 namespace penstock {
@@ -45,6 +46,14 @@ TEST(ProbeTest, MeasuresAUsualShapeWithoutAModel) {
   ASSERT_TRUE(hardware.ok()) << hardware.status();
   ASSERT_EQ(hardware->processors.front().rows.size(), 1u);
   EXPECT_GT(hardware->processors.front().rows[0].draw_s, 0);
+}
+
+TEST(HostPaceTest, IsNearIfBothRatesAre) {
+  const HostPace pace{.call_s = 1e-6, .byte_s = 2e-11};
+  EXPECT_TRUE(pace.IsNear({.call_s = 1.2e-6, .byte_s = 1.6e-11}));
+  EXPECT_FALSE(pace.IsNear({.call_s = 2e-6, .byte_s = 2e-11}));
+  EXPECT_FALSE(pace.IsNear({.call_s = 1e-6, .byte_s = 1e-11}));
+  EXPECT_FALSE(pace.IsNear({}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, KernelProbeTest,

@@ -74,8 +74,8 @@ TEST(HardwareRates, WithoutMeasurementsTheSlowerOfArithmeticAndMemoryCounts) {
   EXPECT_DOUBLE_EQ(rates.host_compute(kReads), 1e-3 + 80e6 / 8e9);
 }
 
-constexpr double kTask = 5e-4;    // five calls of 1e-4 seconds
-constexpr double kLate = 150e-6;  // after which further threads join in
+constexpr double kTask = 2.012e-4;  // two calls of 1e-4 seconds and 1.2 us
+constexpr double kLate = 150e-6;    // after which further threads join in
 
 TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
   Hardware hardware = Described();
@@ -129,7 +129,7 @@ TEST(HardwareRates, RowsCountAsMeasured) {
   EXPECT_DOUBLE_EQ(rates.host_compute({.attention_rows = 1}), kTask + 2);
   EXPECT_DOUBLE_EQ(rates.host_compute({.routed_rows = 2}), kTask + 8);
   EXPECT_DOUBLE_EQ(rates.host_compute({.embedded_rows = 1}), kTask + 1);
-  EXPECT_DOUBLE_EQ(rates.host_compute({.begins_pass = true, .embedded_rows = 1}), 8 * kTask + 1);
+  EXPECT_DOUBLE_EQ(rates.host_compute({.begins_pass = true, .embedded_rows = 1}), kTask + 20e-6 + 1);
 }
 
 // The measured seconds of a draw are those of sixteen rows on two threads.

@@ -110,13 +110,16 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   config.defers_experts = false;
   config.expert_bias = false;
   const ModelCost cost(config, {.ffn = weights});
-  config.num_experts =
-      std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / cost.expert_bytes()), 1, kMaxExpertsProbed);
+  // Not more than the model has: those of a small model may stay in a cache during a pass.
+  const int64_t max_experts = std::min(kMaxExpertsProbed, probe.config.num_moe_layers() > 0
+                                                              ? probe.config.num_moe_layers() * probe.config.num_experts
+                                                              : probe.config.num_layers);
+  config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / cost.expert_bytes()), 1, max_experts);
   const WeightMap described = DescribeWeights(config, weights);
   const ExpertLayouts layouts(described, {}, dtype);
   const uint64_t slots_bytes = layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts);
   // The experts of another format may fill the memory better.
-  const bool is_limited = config.num_experts < kMaxExpertsProbed;
+  const bool is_limited = config.num_experts < max_experts;
   PENSTOCK_RETURN_IF_ERROR(MakeRoom(probe, is_limited ? std::max(slots_bytes, probe.max_bytes) : slots_bytes, slots));
   const RowFormats formats = RowFormatsOf(described, dtype, activation_format);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
@@ -273,6 +276,28 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
                         .bytes_per_s = static_cast<double>(decoded.kv_bytes) / decode_s,
                         .ops_per_s = prefilled.kv_flops / prefill_s,
                         .call_s = calls_s / kCalls};
+}
+
+bool HostPace::IsNear(const HostPace& other) const {
+  constexpr double kNear = 1.3;
+  const auto near = [](double a, double b) { return a <= kNear * b && b <= kNear * a; };
+  return near(call_s, other.call_s) && near(byte_s, other.byte_s);
+}
+
+absl::StatusOr<HostPace> MeasurePace(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
+                                     ActivationFormat activation_format) {
+  constexpr uint64_t kBytes = 128 * kMiB;  // more than most caches hold
+  MeasuredProcessor one_row = probe.processor;
+  one_row.max_rows = 1;
+  const KernelProbe quick{.config = probe.config,
+                          .kernels = probe.kernels,
+                          .processor = one_row,
+                          .max_bytes = std::min(kBytes, probe.max_bytes),
+                          .seconds = 0.01};
+  Arena slots;
+  PENSTOCK_ASSIGN_OR_RETURN(const GemmRates gemm, MeasureGemm(quick, weights, dtype, activation_format, slots));
+  PENSTOCK_ASSIGN_OR_RETURN(const AttentionRates attention, MeasureAttention(quick, KvFormat::kF32));
+  return HostPace{.call_s = attention.call_s, .byte_s = gemm.points.front().seconds_per_byte};
 }
 
 namespace {

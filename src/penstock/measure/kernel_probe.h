@@ -52,6 +52,20 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
 absl::StatusOr<double> MeasurePacking(const KernelProbe& probe, const WeightMap& weights, ComputeDtype dtype,
                                       Arena& slots);
 
+// How fast the host's threads are at this moment. Within minutes a virtual machine's CPUs come to lie nearer to each
+// other or farther apart, and its memory gets faster or slower.
+struct HostPace {
+  double call_s = 0;  // seconds of the shortest call, which is mostly the way from thread to thread
+  double byte_s = 0;  // seconds for a byte of an expert's weights, with one row
+
+  // Whether rates that were measured at the other pace hold at this one.
+  bool IsNear(const HostPace& other) const;
+};
+
+// Measures them in about 0.1 s. REQUIRES: the probe is of the host. kResources as above.
+absl::StatusOr<HostPace> MeasurePace(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
+                                     ActivationFormat activation_format);
+
 // The forms in which a model's rows and dense weights are multiplied.
 struct DenseFormats {
   WeightFormat weights = WeightFormat::kF32;  // of attention

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -138,18 +139,49 @@ uint64_t FreeBytes(const ProbeTarget& target) {
   return target.max_bytes > 0 ? std::min(target.max_bytes, free_bytes) : free_bytes;
 }
 
-absl::Status MeasureCpu(const ProbeTarget& target, Processor& cpu) {
-  ThreadPool pool(NumThreads(target));
-  const ThreadPool::CallerPin pin(pool);
-  const MeasuredProcessor host = MeasureHost(pool);
-  PENSTOCK_ASSIGN_OR_RETURN(const KernelProbe probe, KernelProbeOf(target, host, FreeBytes(target)));
-  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, probe, cpu));
-  PENSTOCK_ASSIGN_OR_RETURN(const DenseFormats formats, DenseFormatsOf(target));
-  PENSTOCK_ASSIGN_OR_RETURN(RowRates rows,
-                            MeasureRows(probe, pool, formats, cpu.gemm.front(), cpu.attention.front().call_s));
-  cpu.rows.push_back(std::move(rows));
-  return absl::OkStatus();
-}
+// The threads with which this process computes, to be measured.
+class Host {
+ public:
+  explicit Host(const ProbeTarget& target) : target_(target), pool_(NumThreads(target)) {}
+
+  absl::StatusOr<HostPace> Pace() {
+    PENSTOCK_ASSIGN_OR_RETURN(const KernelProbe probe, KernelProbeOf(target_, host_, FreeBytes(target_)));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target_));
+    return MeasurePace(probe, formats[0].weights, formats[0].dtype, formats[0].activations);
+  }
+
+  // Replaces the rates of kernels. Measures again if the pace has changed meanwhile. Returns the pace.
+  absl::StatusOr<HostPace> Measure(Processor& cpu) {
+    constexpr int kTries = 3;  // enough unless the pace changes every few seconds
+    PENSTOCK_ASSIGN_OR_RETURN(HostPace pace, Pace());
+    for (int i = 0; i < kTries; ++i) {
+      PENSTOCK_RETURN_IF_ERROR(MeasureOnce(cpu));
+      const HostPace before = pace;
+      PENSTOCK_ASSIGN_OR_RETURN(pace, Pace());
+      if (pace.IsNear(before)) break;
+    }
+    return pace;
+  }
+
+ private:
+  absl::Status MeasureOnce(Processor& cpu) {
+    cpu.gemm = {};
+    cpu.attention = {};
+    cpu.rows = {};
+    PENSTOCK_ASSIGN_OR_RETURN(const KernelProbe probe, KernelProbeOf(target_, host_, FreeBytes(target_)));
+    PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target_, probe, cpu));
+    PENSTOCK_ASSIGN_OR_RETURN(const DenseFormats formats, DenseFormatsOf(target_));
+    PENSTOCK_ASSIGN_OR_RETURN(RowRates rows,
+                              MeasureRows(probe, pool_, formats, cpu.gemm.front(), cpu.attention.front().call_s));
+    cpu.rows.push_back(std::move(rows));
+    return absl::OkStatus();
+  }
+
+  const ProbeTarget& target_;
+  ThreadPool pool_;
+  const ThreadPool::CallerPin pin_{pool_};
+  const MeasuredProcessor host_ = MeasureHost(pool_);
+};
 
 // Returns the GPU that the options allow, if there is one.
 std::optional<DeviceSpec> GpuOf(const ProbeTarget& target) {
@@ -282,7 +314,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
-  constexpr int kContent = 4;  // changes when the probe measures other things
+  constexpr int kContent = 5;  // changes when the probe measures other things
   return json::object{{"penstock", Version()},
                       {"content", kContent},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},
@@ -306,46 +338,78 @@ std::string DateOf(int64_t time) {
   return fmt::format("{}-{:02}-{:02}", date.tm_year + 1900, date.tm_mon + 1, date.tm_mday);
 }
 
+// The machine at one pace of its CPU.
 struct Measured {
   Hardware hardware;
-  int64_t measured = 0, disk_measured = 0;  // seconds since 1970
+  HostPace pace;
+  int64_t time = 0;  // seconds since 1970
+};
+
+// All that is kept for a machine.
+struct Kept {
+  std::vector<Measured> paces;  // the one that was used last comes last
+  int64_t disk_time = 0;        // when the disk, the same at all paces, was measured
 };
 
 constexpr char kProbeKind[] = "probe";
+constexpr size_t kMaxPaces = 4;
 
-std::optional<Measured> ReadCache(const json::object& identity) {
-  const std::optional<json::object> kept = ReadKept(kProbeKind, identity);
-  if (!kept.has_value()) return std::nullopt;
-  const json::value* found = kept->if_contains("hardware");
-  const json::value* measured = kept->if_contains("measured");
-  const json::value* disk_measured = kept->if_contains("disk_measured");
-  if (found == nullptr || measured == nullptr || !measured->is_int64() || disk_measured == nullptr ||
-      !disk_measured->is_int64()) {
-    return std::nullopt;
-  }
+std::optional<Measured> ParseMeasured(const json::value& value) {
+  const json::object* object = value.if_object();
+  if (object == nullptr) return std::nullopt;
+  const auto number = [&](std::string_view name) {
+    const json::value* found = object->if_contains(name);
+    return found != nullptr && found->is_number() ? found->to_number<double>() : 0;
+  };
+  const json::value* found = object->if_contains("hardware");
+  if (found == nullptr) return std::nullopt;
   absl::StatusOr<Hardware> hardware = ParseHardware(*found);
-  if (!hardware.ok()) return std::nullopt;
-  return Measured{*std::move(hardware), measured->get_int64(), disk_measured->get_int64()};
+  if (!hardware.ok() || hardware->processors.empty()) return std::nullopt;
+  return Measured{
+      *std::move(hardware), {number("call_seconds"), number("byte_seconds")}, static_cast<int64_t>(number("measured"))};
 }
 
-void WriteCache(const json::object& identity, const Measured& probe) {
-  Keep(kProbeKind, identity,
-       {{"measured", probe.measured}, {"disk_measured", probe.disk_measured}, {"hardware", ToJson(probe.hardware)}});
+// Returns what is kept, without paces if nothing is.
+Kept ReadCache(const json::object& identity) {
+  Kept kept;
+  const std::optional<json::object> content = ReadKept(kProbeKind, identity);
+  if (!content.has_value()) return kept;
+  const json::value* paces = content->if_contains("paces");
+  const json::value* disk_measured = content->if_contains("disk_measured");
+  if (paces == nullptr || !paces->is_array() || disk_measured == nullptr || !disk_measured->is_int64()) return kept;
+  kept.disk_time = disk_measured->get_int64();
+  for (const json::value& value : paces->get_array()) {
+    if (std::optional<Measured> measured = ParseMeasured(value); measured.has_value()) {
+      kept.paces.push_back(*std::move(measured));
+    }
+  }
+  return kept;
 }
 
-}  // namespace
+void WriteCache(const json::object& identity, const Kept& kept) {
+  json::array paces;
+  for (const Measured& each : kept.paces) {
+    paces.push_back(json::object{{"measured", each.time},
+                                 {"call_seconds", each.pace.call_s},
+                                 {"byte_seconds", each.pace.byte_s},
+                                 {"hardware", ToJson(each.hardware)}});
+  }
+  Keep(kProbeKind, identity, {{"disk_measured", kept.disk_time}, {"paces", std::move(paces)}});
+}
 
-absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ProbeMachine({.max_threads = NumThreads(target),
+absl::StatusOr<Measured> MeasureAll(const ProbeTarget& target) {
+  Measured measured{.hardware = {}, .pace = {}, .time = std::time(nullptr)};
+  PENSTOCK_ASSIGN_OR_RETURN(measured.hardware, ProbeMachine({.max_threads = NumThreads(target),
                                                              .total_seconds = target.seconds * kMachineShare,
                                                              .max_bytes = target.max_bytes}));
-  PENSTOCK_RETURN_IF_ERROR(MeasureCpu(target, hardware.processors.at(0)));
+  Hardware& hardware = measured.hardware;
+  PENSTOCK_ASSIGN_OR_RETURN(measured.pace, Host(target).Measure(hardware.processors.at(0)));
   if (const std::optional<DeviceSpec> gpu = GpuOf(target); gpu.has_value()) {
-    const absl::Status measured = MeasureGpu(target, *gpu, hardware);
-    if (!measured.ok()) LogWarning("the GPU is left out: {}", Message(measured));
+    const absl::Status done = MeasureGpu(target, *gpu, hardware);
+    if (!done.ok()) LogWarning("the GPU is left out: {}", Message(done));
   }
   const bool reads_model = ReadsModel(target);
-  if (!reads_model && target.disk_dir.empty()) return hardware;
+  if (!reads_model && target.disk_dir.empty()) return measured;
   absl::StatusOr<Link> disk = MeasureDiskOf(target, target.seconds * (1 - kMachineShare));
   if (disk.ok()) {
     hardware.links.push_back(*std::move(disk));
@@ -354,38 +418,69 @@ absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
   } else {
     LogWarning("the disk is left out: {}", Message(disk.status()));
   }
-  return hardware;
+  return measured;
+}
+
+// Moves the machine at the CPU's pace of this moment to the end; measures it if it is not there.
+absl::Status FindPace(const ProbeTarget& target, Kept& kept) {
+  Host host(target);
+  PENSTOCK_ASSIGN_OR_RETURN(const HostPace pace, host.Pace());
+  const auto found = std::ranges::find_if(kept.paces, [&](const Measured& each) { return each.pace.IsNear(pace); });
+  if (found != kept.paces.end()) {
+    std::rotate(found, found + 1, kept.paces.end());
+    return absl::OkStatus();
+  }
+  LogInfo("the CPU is faster or slower than when it was measured");
+  Measured measured{.hardware = kept.paces.back().hardware, .pace = {}, .time = std::time(nullptr)};
+  PENSTOCK_ASSIGN_OR_RETURN(measured.pace, host.Measure(measured.hardware.processors.at(0)));
+  if (kept.paces.size() == kMaxPaces) kept.paces.erase(kept.paces.begin());
+  kept.paces.push_back(std::move(measured));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(Measured measured, MeasureAll(target));
+  return std::move(measured.hardware);
 }
 
 absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, Probe(target));
-  const int64_t now = std::time(nullptr);
-  WriteCache(identity, {hardware, now, now});
-  return hardware;
+  PENSTOCK_ASSIGN_OR_RETURN(Measured measured, MeasureAll(target));
+  Kept kept{.paces = {}, .disk_time = std::time(nullptr)};
+  kept.paces.push_back(std::move(measured));
+  WriteCache(identity, kept);
+  return std::move(kept.paces.front().hardware);
 }
 
 absl::StatusOr<std::optional<Hardware>> KeptProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
-  std::optional<Measured> kept = ReadCache(identity);
-  if (!kept.has_value()) return std::nullopt;
-  return std::move(kept->hardware);
+  Kept kept = ReadCache(identity);
+  if (kept.paces.empty()) return std::nullopt;
+  return std::move(kept.paces.back().hardware);
 }
 
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
-  std::optional<Measured> kept = ReadCache(identity);
-  if (!kept.has_value()) return ProbeAndKeep(target);
-  LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(kept->measured));
-  Link* disk = kept->hardware.FindLink("disk_to_dram");
+  Kept kept = ReadCache(identity);
+  if (kept.paces.empty()) return ProbeAndKeep(target);
+  PENSTOCK_RETURN_IF_ERROR(FindPace(target, kept));
+  Measured& measured = kept.paces.back();
+  LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(measured.time));
   const int64_t now = std::time(nullptr);
-  const bool is_new = now >= kept->disk_measured && now < kept->disk_measured + kDiskSeconds;
+  const bool is_new = now >= kept.disk_time && now < kept.disk_time + kDiskSeconds;
   // Without a model's files a file would have to be written, which takes longer than it is worth.
-  if (disk == nullptr || is_new || !ReadsModel(target)) return std::move(kept->hardware);
-  PENSTOCK_ASSIGN_OR_RETURN(*disk, MeasureDiskOf(target, kAgainShare * target.seconds * (1 - kMachineShare)));
-  kept->disk_measured = now;
-  WriteCache(identity, *kept);
-  return std::move(kept->hardware);
+  if (measured.hardware.FindLink("disk_to_dram") != nullptr && !is_new && ReadsModel(target)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Link disk,
+                              MeasureDiskOf(target, kAgainShare * target.seconds * (1 - kMachineShare)));
+    for (Measured& each : kept.paces) {
+      if (Link* link = each.hardware.FindLink("disk_to_dram"); link != nullptr) *link = disk;
+    }
+    kept.disk_time = now;
+  }
+  WriteCache(identity, kept);
+  return std::move(measured.hardware);
 }
 
 }  // namespace penstock

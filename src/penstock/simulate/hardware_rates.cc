@@ -81,15 +81,16 @@ RowRates UnmeasuredRows(int num_threads) {
           .points = {{.rows = 1}}};
 }
 
-// On the host, issuing a task and looking at its result takes as long as so many calls. Beside each pass so many more
-// pass: batches are built, and tokens are given to their requests. Measured with a model whose steps take a
-// millisecond.
-constexpr double kTaskCalls = 5;
-constexpr double kPassCalls = 35;
+// On the host, issuing a task and looking at its result takes so long, and as much as so many calls. Beside each pass
+// time passes: batches are built, and tokens are given to their requests. Measured with a model whose steps take a
+// third of a millisecond, on CPUs that were near to each other and far apart.
+constexpr double kTaskSeconds = 1.2e-6;
+constexpr double kTaskCalls = 2;
+constexpr double kPassSeconds = 20e-6;
 
 double CallSeconds(const TaskCost& cost, const AttentionRates& attention, bool is_host) {
   if (!is_host) return attention.call_s;
-  return attention.call_s * (cost.begins_pass ? kTaskCalls + kPassCalls : kTaskCalls);
+  return kTaskCalls * attention.call_s + kTaskSeconds + (cost.begins_pass ? kPassSeconds : 0);
 }
 
 // A thread draws from a whole row.
