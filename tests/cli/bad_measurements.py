@@ -1,10 +1,21 @@
 """Tests of rows L: the commands that measure and predict (bench, probe, plan, simulate). See bad_inputs.py."""
+import contextlib
 import glob
 import json
 import os
 import tempfile
 
 from bad_command_lines import usage
+
+
+@contextlib.contextmanager
+def measured_model(box):
+    """Yields a model's folder and the variables with which a kept measurement is found: other inputs measure, too."""
+    model = box.model().path
+    with tempfile.TemporaryDirectory() as cache:
+        own = {"XDG_CACHE_HOME": cache}
+        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
+        yield model, own
 
 
 def bench_rows():
@@ -135,12 +146,11 @@ def probe_rows():
     yield "L11", "probe --model", measures_a_model
 
     def plans_a_job(box):
-        model, own = box.model().path, {"XDG_CACHE_HOME": box.path("cache")}  # inputs beside this one measure, too
-        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
         source = box.file("in.jsonl", '{"prompt": "abc", "max_tokens": 3}\n' * 4)
         stats = box.output("stats.json")
-        result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output",
-                          box.output(), "--stats", stats], quiet=False, env=own)
+        with measured_model(box) as (model, own):
+            result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output",
+                              box.output(), "--stats", stats], quiet=False, max_rss=1400 << 20, env=own)
         box.expect(b"as it was measured on" in result.stderr, "it was measured again")
         box.expect(b"predicted" in result.stderr, "no prediction is shown")
         with open(stats, "rb") as file:
@@ -269,10 +279,9 @@ def planning_rows():
             box.expect(file.read().startswith("<svg"), "no picture")
     yield "L12", "simulate --sweep", sweeps
     def plans_for_this_machine(box):
-        model, own = box.model().path, {"XDG_CACHE_HOME": box.path("cache")}  # inputs beside this one measure, too
-        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
-        text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
-                        "--workload=prompt=8,gen=4,requests=4"], env=own).stdout
+        with measured_model(box) as (model, own):
+            text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
+                            "--workload=prompt=8,gen=4,requests=4"], max_rss=1400 << 20, env=own).stdout
         box.expect(text.startswith(b"It runs: "), "no plan")
     yield "L12", "plan for this machine", plans_for_this_machine
     for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y",

@@ -347,7 +347,7 @@ struct Measured {
 
 // All that is kept for a machine.
 struct Kept {
-  std::vector<Measured> paces;  // the one that was used last comes last
+  std::vector<Measured> paces;  // the one that was used or measured last comes last
   int64_t disk_time = 0;        // when the disk, the same at all paces, was measured
 };
 
@@ -421,21 +421,22 @@ absl::StatusOr<Measured> MeasureAll(const ProbeTarget& target) {
   return measured;
 }
 
-// Moves the machine at the CPU's pace of this moment to the end; measures it if it is not there.
-absl::Status FindPace(const ProbeTarget& target, Kept& kept) {
+// Moves the machine at the CPU's pace of this moment to the end; measures it if it is not there. Returns whether it
+// did.
+absl::StatusOr<bool> FindPace(const ProbeTarget& target, Kept& kept) {
   Host host(target);
   PENSTOCK_ASSIGN_OR_RETURN(const HostPace pace, host.Pace());
   const auto found = std::ranges::find_if(kept.paces, [&](const Measured& each) { return each.pace.IsNear(pace); });
   if (found != kept.paces.end()) {
     std::rotate(found, found + 1, kept.paces.end());
-    return absl::OkStatus();
+    return false;
   }
   LogInfo("the CPU is faster or slower than when it was measured");
   Measured measured{.hardware = kept.paces.back().hardware, .pace = {}, .time = std::time(nullptr)};
   PENSTOCK_ASSIGN_OR_RETURN(measured.pace, host.Measure(measured.hardware.processors.at(0)));
   if (kept.paces.size() == kMaxPaces) kept.paces.erase(kept.paces.begin());
   kept.paces.push_back(std::move(measured));
-  return absl::OkStatus();
+  return true;
 }
 
 }  // namespace
@@ -465,7 +466,7 @@ absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
   Kept kept = ReadCache(identity);
   if (kept.paces.empty()) return ProbeAndKeep(target);
-  PENSTOCK_RETURN_IF_ERROR(FindPace(target, kept));
+  PENSTOCK_ASSIGN_OR_RETURN(bool is_changed, FindPace(target, kept));
   Measured& measured = kept.paces.back();
   LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(measured.time));
   const int64_t now = std::time(nullptr);
@@ -478,8 +479,9 @@ absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
       if (Link* link = each.hardware.FindLink("disk_to_dram"); link != nullptr) *link = disk;
     }
     kept.disk_time = now;
+    is_changed = true;
   }
-  WriteCache(identity, kept);
+  if (is_changed) WriteCache(identity, kept);
   return std::move(measured.hardware);
 }
 
