@@ -73,13 +73,14 @@ def job(box, requests, *flags, code=0, match=None):
 
 def measured(box):
     """Commands that measure the machine with the model, or use what was measured."""
-    model, cache = model_of(box), {"XDG_CACHE_HOME": box.path("cache")}
-    box.run(["probe", "--seconds=1", "--model", model], max_rss=1400 << 20, env=cache)
-    box.run(["plan", "--model", model, "--workload", "prompt=20,gen=4"], max_rss=1400 << 20, env=cache)
+    model = model_of(box)
     source = box.file("auto.jsonl", lines_of({"prompt": "the", "max_tokens": 3}))
-    box.run(["run", "--model", model, "--input", source, "--output", box.output("auto.out"), "--policy", "auto"],
-            max_rss=1400 << 20, env=cache)
-    box.run(["bench", "--model", model, "--prefill=40", "--decode=2", "--context=20"], env=cache)
+    with box.own_cache() as own:
+        box.run(["probe", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
+        box.run(["plan", "--model", model, "--workload", "prompt=20,gen=4"], max_rss=1400 << 20, env=own)
+        box.run(["run", "--model", model, "--input", source, "--output", box.output("auto.out"), "--policy", "auto"],
+                max_rss=1400 << 20, env=own)
+        box.run(["bench", "--model", model, "--prefill=40", "--decode=2", "--context=20"], env=own)
 
 
 def answers(box):

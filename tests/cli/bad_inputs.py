@@ -18,6 +18,7 @@ Usage: bad_inputs.py --penstock PATH [--only REGEX] [--every N] [--keep]
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -90,6 +91,12 @@ class Box:
 
     def model(self, name="model"):
         return tiny_model.ModelFolder(self.path(name))
+
+    @contextlib.contextmanager
+    def own_cache(self):
+        """Yields variables that name a new folder for measurements. Other inputs measure, too, and runs may change it."""
+        with tempfile.TemporaryDirectory() as folder:
+            yield {"XDG_CACHE_HOME": folder}
 
     def file(self, name, content):
         with open(self.path(name), "wb") as file:

@@ -1,21 +1,9 @@
 """Tests of rows L: the commands that measure and predict (bench, probe, plan, simulate). See bad_inputs.py."""
-import contextlib
 import glob
 import json
 import os
-import tempfile
 
 from bad_command_lines import usage
-
-
-@contextlib.contextmanager
-def measured_model(box):
-    """Yields a model's folder and the variables with which a kept measurement is found: other inputs measure, too."""
-    model = box.model().path
-    with tempfile.TemporaryDirectory() as cache:
-        own = {"XDG_CACHE_HOME": cache}
-        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
-        yield model, own
 
 
 def bench_rows():
@@ -147,8 +135,9 @@ def probe_rows():
 
     def plans_a_job(box):
         source = box.file("in.jsonl", '{"prompt": "abc", "max_tokens": 3}\n' * 4)
-        stats = box.output("stats.json")
-        with measured_model(box) as (model, own):
+        stats, model = box.output("stats.json"), box.model().path
+        with box.own_cache() as own:
+            box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
             result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output",
                               box.output(), "--stats", stats], quiet=False, max_rss=1400 << 20, env=own)
         box.expect(b"as it was measured on" in result.stderr, "it was measured again")
@@ -164,16 +153,16 @@ def probe_rows():
 
     def keeps(box):
         machine = ["--threads=1", "--model", box.model().path]
-        with tempfile.TemporaryDirectory() as cache:
+        with box.own_cache() as own:
             def measures(change=lambda content: None):
-                for path in glob.glob(os.path.join(cache, "penstock", "*")):
+                for path in glob.glob(os.path.join(own["XDG_CACHE_HOME"], "penstock", "*")):
                     with open(path, encoding="utf-8") as file:
                         kept = json.load(file)
                     change(kept["content"])
                     with open(path, "w", encoding="utf-8") as file:
                         json.dump(kept, file)
                 stderr = box.run(["plan", "--workload=prompt=4,gen=4,requests=1", *machine], quiet=False, max_rss=1400 << 20,
-                                 env={"XDG_CACHE_HOME": cache}).stderr
+                                 env=own).stderr
                 return [what for what in ("kernels", "the disk") if f"measuring {what}".encode() in stderr]
 
             def age(content):
@@ -184,7 +173,7 @@ def probe_rows():
                     pace["call_seconds"] = 1
 
             # A busy machine may have another pace in each look, so its kernels may be measured again at any time.
-            box.run(["probe", "--seconds=1", *machine], max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache})
+            box.run(["probe", "--seconds=1", *machine], max_rss=1400 << 20, env=own)
             box.expect("the disk" not in measures(), "a new measurement was not kept")
             box.expect("the disk" in measures(age), "an old disk was not measured again")
             box.expect("the disk" not in measures(), "the disk's new measurement was not kept")
@@ -279,7 +268,9 @@ def planning_rows():
             box.expect(file.read().startswith("<svg"), "no picture")
     yield "L12", "simulate --sweep", sweeps
     def plans_for_this_machine(box):
-        with measured_model(box) as (model, own):
+        model = box.model().path
+        with box.own_cache() as own:
+            box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
             text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
                             "--workload=prompt=8,gen=4,requests=4"], max_rss=1400 << 20, env=own).stdout
         box.expect(text.startswith(b"It runs: "), "no plan")
