@@ -289,15 +289,24 @@ absl::StatusOr<HostPace> MeasurePace(const KernelProbe& probe, WeightFormat weig
   constexpr uint64_t kBytes = 128 * kMiB;  // more than most caches hold
   MeasuredProcessor one_row = probe.processor;
   one_row.max_rows = 1;
-  const KernelProbe quick{.config = probe.config,
-                          .kernels = probe.kernels,
-                          .processor = one_row,
-                          .max_bytes = std::min(kBytes, probe.max_bytes),
-                          .seconds = 0.01};
-  Arena slots;
-  PENSTOCK_ASSIGN_OR_RETURN(const GemmRates gemm, MeasureGemm(quick, weights, dtype, activation_format, slots));
-  PENSTOCK_ASSIGN_OR_RETURN(const AttentionRates attention, MeasureAttention(quick, KvFormat::kF32));
-  return HostPace{.call_s = attention.call_s, .byte_s = gemm.points.front().seconds_per_byte};
+  const auto quick = [&](uint64_t max_bytes) {
+    return KernelProbe{.config = probe.config,
+                       .kernels = probe.kernels,
+                       .processor = one_row,
+                       .max_bytes = max_bytes,
+                       .seconds = 0.01};
+  };
+  HostPace pace;
+  {
+    Arena slots;
+    PENSTOCK_ASSIGN_OR_RETURN(const GemmRates gemm, MeasureGemm(quick(std::min(kBytes, probe.max_bytes)), weights,
+                                                                dtype, activation_format, slots));
+    pace.byte_s = gemm.points.front().seconds_per_byte;
+  }
+  constexpr uint64_t kOneSequence = 1;
+  PENSTOCK_ASSIGN_OR_RETURN(const AttentionRates attention, MeasureAttention(quick(kOneSequence), KvFormat::kF32));
+  pace.call_s = attention.call_s;
+  return pace;
 }
 
 namespace {

@@ -466,7 +466,10 @@ absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
   Kept kept = ReadCache(identity);
   if (kept.paces.empty()) return ProbeAndKeep(target);
-  PENSTOCK_ASSIGN_OR_RETURN(bool is_changed, FindPace(target, kept));
+  bool is_changed = false;
+  if (MemoryProbe::DefaultBytes(NumThreads(target), target.max_bytes).ok()) {  // else there is no room to measure
+    PENSTOCK_ASSIGN_OR_RETURN(is_changed, FindPace(target, kept));
+  }
   Measured& measured = kept.paces.back();
   LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(measured.time));
   const int64_t now = std::time(nullptr);
