@@ -4,7 +4,7 @@
 Each budget is the least one for the store, and a share of the store's size. `plan --output` writes a policy file for a job
 of random tokens; `run --policy` computes this job. Each round plans anew, because the speed of a shared disk changes within
 minutes. The median of the rounds' ratios counts. A pause comes first: for some seconds the system has the memory at hand
-that the run before has freed, and touches it 20 times as fast as other memory. Plans do not count on such luck.
+that the run before has freed, and touches it many times as fast as other memory. Plans do not count on this.
 """
 
 import argparse

@@ -55,11 +55,12 @@ constexpr Format kAllFormats[] = {
     {WeightFormat::kTernary, ComputeDtype::kF32}};
 constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
 
-// Returns the shape of attention and experts that is usual in MoE models.
+// Returns the shape of attention and experts that is usual in MoE models, with more experts than caches hold.
 ModelConfig UsualShape() {
+  constexpr int64_t kNumLayers = 32;
   ModelConfig config;
   config.family = &kMixtral;
-  config.num_layers = 4;
+  config.num_layers = kNumLayers;
   config.model_dim = 2048;
   config.num_heads = 32;
   config.num_kv_heads = 8;
@@ -71,7 +72,7 @@ ModelConfig UsualShape() {
   config.expert_dim = 2048;
   config.num_experts = 8;
   config.num_topk = 2;
-  config.layer_has_experts.assign(4, true);
+  config.layer_has_experts.assign(kNumLayers, true);
   return config;
 }
 
@@ -362,11 +363,11 @@ std::optional<Measured> ParseMeasured(const json::value& value) {
     return found != nullptr && found->is_number() ? found->to_number<double>() : 0;
   };
   const json::value* found = object->if_contains("hardware");
-  if (found == nullptr) return std::nullopt;
+  const json::value* time = object->if_contains("measured");
+  if (found == nullptr || time == nullptr || !time->is_int64()) return std::nullopt;
   absl::StatusOr<Hardware> hardware = ParseHardware(*found);
   if (!hardware.ok() || hardware->processors.empty()) return std::nullopt;
-  return Measured{
-      *std::move(hardware), {number("call_seconds"), number("byte_seconds")}, static_cast<int64_t>(number("measured"))};
+  return Measured{*std::move(hardware), {number("call_seconds"), number("byte_seconds")}, time->get_int64()};
 }
 
 // Returns what is kept, without paces if nothing is.

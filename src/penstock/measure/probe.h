@@ -22,10 +22,9 @@ struct ProbeTarget {
   uint64_t max_bytes = 0;  // of memory to measure with; 0: a share of what is free. Not for the GPU's own memory
 };
 
-// Measures the machine. With device "auto", "gpu" or "cuda..." it also measures
-// the GPU, if there is one: a processor "gpu", a tier "device" and the links to it. Returns kResources when there is no
-// memory to measure with, and kIo when a model's files cannot be read. A GPU or other disk that cannot be measured is
-// left out, with a warning.
+// Measures the machine. With device "auto", "gpu" or "cuda..." it also measures the GPU, if there is one: a processor
+// "gpu", a tier "device" and the links to it. Returns kResources when there is no memory to measure with, and kIo when
+// a model's files cannot be read. A GPU or other disk that cannot be measured is left out, with a warning.
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target);
 
 // Measures the machine and keeps the result for CachedProbe().
