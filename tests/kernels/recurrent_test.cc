@@ -133,6 +133,27 @@ RuleBuffers InPieces(const RuleBuffers& start, int64_t key_dim, int64_t value_di
   return whole;
 }
 
+// Computes `num_rows` rows by the oracle and by the kernel: all together, on the scalar instruction set, row by row,
+// and in pieces of columns. args(buffers, first_row, num_rows, first_col, num_cols) makes a kernel's arguments.
+template <typename Kernel, typename Oracle, typename Args>
+void ExpectRightInAllForms(Kernel kernel, Kernel scalar_kernel, Oracle oracle, const RuleBuffers& start,
+                           int64_t num_rows, int64_t key_dim, int64_t value_dim, const Args& args) {
+  RuleBuffers all = start, scalar = start, expected = start, alone = start;
+  kernel(args(all, 0, num_rows, 0, value_dim));
+  scalar_kernel(args(scalar, 0, num_rows, 0, value_dim));
+  oracle(args(expected, 0, num_rows, 0, value_dim));
+  for (int64_t row = 0; row < num_rows; ++row) kernel(args(alone, row, 1, 0, value_dim));
+  const RuleBuffers pieces = InPieces(start, key_dim, value_dim, [&](RuleBuffers& piece, int64_t col, int64_t count) {
+    kernel(args(piece, 0, num_rows, col, count));
+  });
+  ExpectNear(all.out, expected.out, 1e-4);
+  ExpectNear(all.state, expected.state, 1e-5);
+  for (const RuleBuffers* other : {&std::as_const(scalar), &std::as_const(alone), &pieces}) {
+    ExpectSameBits(all.out, other->out);
+    ExpectSameBits(all.state, other->state);
+  }
+}
+
 // Gated DeltaNet's rule, Kimi Delta Attention's, and Mamba-2's.
 TEST_P(RecurrentTest, StateRule) {
   constexpr int64_t kRows = 6;
@@ -172,21 +193,8 @@ TEST_P(RecurrentTest, StateRule) {
                                .out = buffers.out.data() + first * v_stride + col,
                                .out_stride = v_stride};
         };
-        RuleBuffers all = start, scalar = start, expected = start, alone = start;
-        table_.state_rule(args(all, 0, kRows, 0, value_dim));
-        scalar_.state_rule(args(scalar, 0, kRows, 0, value_dim));
-        reference::StateRule(args(expected, 0, kRows, 0, value_dim));
-        for (int64_t row = 0; row < kRows; ++row) table_.state_rule(args(alone, row, 1, 0, value_dim));
-        const RuleBuffers pieces =
-            InPieces(start, key_dim, value_dim, [&](RuleBuffers& piece, int64_t col, int64_t count) {
-              table_.state_rule(args(piece, 0, kRows, col, count));
-            });
-        ExpectNear(all.out, expected.out, 1e-4);
-        ExpectNear(all.state, expected.state, 1e-5);
-        for (const RuleBuffers* other : {&std::as_const(scalar), &std::as_const(alone), &pieces}) {
-          ExpectSameBits(all.out, other->out);
-          ExpectSameBits(all.state, other->state);
-        }
+        ExpectRightInAllForms(table_.state_rule, scalar_.state_rule, reference::StateRule, start, kRows, key_dim,
+                              value_dim, args);
       }
     }
   }
@@ -219,21 +227,8 @@ TEST_P(RecurrentTest, SelectiveScan) {
                                  .state = buffers.state.data(),
                                  .out = buffers.out.data() + first * v_stride + col};
       };
-      RuleBuffers all = start, scalar = start, expected = start, alone = start;
-      table_.selective_scan(args(all, 0, kRows, 0, value_dim));
-      scalar_.selective_scan(args(scalar, 0, kRows, 0, value_dim));
-      reference::SelectiveScan(args(expected, 0, kRows, 0, value_dim));
-      for (int64_t row = 0; row < kRows; ++row) table_.selective_scan(args(alone, row, 1, 0, value_dim));
-      const RuleBuffers pieces =
-          InPieces(start, key_dim, value_dim, [&](RuleBuffers& piece, int64_t col, int64_t count) {
-            table_.selective_scan(args(piece, 0, kRows, col, count));
-          });
-      ExpectNear(all.out, expected.out, 1e-4);
-      ExpectNear(all.state, expected.state, 1e-5);
-      for (const RuleBuffers* other : {&std::as_const(scalar), &std::as_const(alone), &pieces}) {
-        ExpectSameBits(all.out, other->out);
-        ExpectSameBits(all.state, other->state);
-      }
+      ExpectRightInAllForms(table_.selective_scan, scalar_.selective_scan, reference::SelectiveScan, start, kRows,
+                            key_dim, value_dim, args);
     }
   }
 }
