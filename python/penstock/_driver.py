@@ -70,7 +70,7 @@ class Driver:
         self._session: _penstock.Session | None = None
         opened: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._main, args=(flags, date, opened), name="penstock", daemon=True)
-        atexit.register(self.close)  # Python must not end while the thread opens the engine
+        atexit.register(self.close)  # Python must not end before the thread, even if Ctrl-C leaves nobody else to close it
         self._thread.start()
         try:
             opened.result()
@@ -79,7 +79,6 @@ class Driver:
             if opened.done() and opened.exception() is error:
                 atexit.unregister(self.close)
             raise
-        atexit.unregister(self.close)
 
     def session(self) -> _penstock.Session:
         """The session, for calls that may be made at any time."""
@@ -121,6 +120,7 @@ class Driver:
             self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
+        atexit.unregister(self.close)
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -100,7 +100,7 @@ def interrupt(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
 try:
     signal.setitimer(signal.ITIMER_REAL, {seconds})
-    penstock.LLM("models/penstock-demo", "24MiB")
+    llm = penstock.LLM("models/penstock-demo", "24MiB")  # kept: Python ignores exceptions where an object is freed
     signal.pause()
 except KeyboardInterrupt:
     pass
