@@ -23,7 +23,7 @@ Hardware Example() {
   cpu.rows = {{2, 1e-9, {{1, 1e-6, 2e-6, 3e-6}, {5, 5e-6, 4e-6, 3e-6}}}};
   hardware.processors = {cpu};
   hardware.tiers = {{"dram", 1ull << 34, {{1, 1e10, 8e9, 5e9}}, 8e8}};
-  hardware.links = {{"disk_to_dram", 2e9, 0, {{1000, 1, 5e8}, {1000, 4, 1e9, 8e8}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};
+  hardware.links = {{"disk_to_dram", 2e9, 0, {{1000, 1, 5e8}, {1000, 4, 1e9}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};
   return hardware;
 }
 
@@ -83,15 +83,11 @@ TEST(Link, IsReadBetweenItsSizesAndBeyond) {
   EXPECT_DOUBLE_EQ(link.Seconds(500, 0), 2e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(500, 2), 1000 / 7.5e8);  // half the way from 1 to 4
   EXPECT_DOUBLE_EQ(link.Seconds(500, 4), 1e-6);
-  EXPECT_DOUBLE_EQ(link.Seconds(500, 4, kCachedTargetBytes), 1e-6);
-  EXPECT_DOUBLE_EQ(link.Seconds(500, 4, kCachedTargetBytes + 1), 1.25e-6);
-  EXPECT_DOUBLE_EQ(link.Seconds(500, 1, kCachedTargetBytes + 1), 2e-6);  // nobody measured this one so
   EXPECT_DOUBLE_EQ(link.Seconds(2000, 1), 1.5e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(6000, 1), 3e-6);
   link.SetRate(1e9);
   EXPECT_DOUBLE_EQ(link.Seconds(6000), 6e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(1000), 2e-6);
-  EXPECT_DOUBLE_EQ(link.Seconds(1000, 4, kCachedTargetBytes + 1), 2.5e-6);
   link.rates.clear();
   EXPECT_DOUBLE_EQ(link.Seconds(1), 1e-9);
 }

@@ -7,6 +7,7 @@
 
 #include "penstock/base/status.h"
 #include "penstock/memory/kv_cache.h"
+#include "penstock/runtime/runtime.h"
 
 namespace penstock {
 namespace {
@@ -137,6 +138,21 @@ PlanInputs SmallInputs(const ModelConfig& config, uint64_t slot_bytes) {
           .slot_bytes = slot_bytes,
           .num_workers = 2,
           .context_length = 2048};
+}
+
+TEST(MemoryPlan, HalfOfTheSlotsThatStreamAreReadAtOnce) {
+  MemoryPlan plan;
+  plan.num_experts_total = 32;
+  plan.num_expert_slots = 3;
+  EXPECT_EQ(MaxReading(plan), 1);
+  plan.num_expert_slots = 20;
+  EXPECT_EQ(MaxReading(plan), 10);
+  plan.num_pinned_experts = 14;
+  EXPECT_EQ(MaxReading(plan), 3);
+  plan.num_pinned_experts = 19;
+  EXPECT_EQ(MaxReading(plan), 1);
+  plan.num_expert_slots = 32;
+  EXPECT_EQ(MaxReading(plan), kAnyReading);
 }
 
 TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {

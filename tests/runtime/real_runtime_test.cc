@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <random>
 #include <stdexcept>
@@ -320,6 +321,46 @@ TEST_F(DiskLaneTest, BringsTheBytesWhateverIsIssuedMeanwhile) {
     EXPECT_TRUE(runtime.WaitAll(checks).ok());
     EXPECT_EQ(num_right, kNumReads);
     EXPECT_EQ(runtime.Usage()[disk].num_tasks, kNumReads);
+  }
+}
+
+// A disk that ends its reads in their order, and counts how many are under way.
+class CountingReader : public DiskReader {
+ public:
+  explicit CountingReader(int& max_under_way) : max_under_way_(max_under_way) {}
+  void Submit(const DiskRead& read) override {
+    reads_.push_back(read.tag);
+    max_under_way_ = std::max(max_under_way_, static_cast<int>(reads_.size()));
+  }
+  std::optional<DiskCompletion> NextCompleted() override {
+    if (reads_.empty()) return std::nullopt;
+    const uint64_t tag = reads_.front();
+    reads_.pop_front();
+    return DiskCompletion{tag, absl::OkStatus()};
+  }
+  void Wake() override {}
+  std::string Description() const override { return "counting"; }
+
+ private:
+  int& max_under_way_;
+  std::deque<uint64_t> reads_;
+};
+
+TEST(DiskLane, ReadsForAtMostSoManyTasksAtOnce) {
+  for (const int max : {1, 3}) {
+    int max_under_way = 0;
+    {
+      RealRuntime runtime;
+      const LaneIdx disk = runtime.AddDiskLane("disk", std::make_unique<CountingReader>(max_under_way), max);
+      const LaneIdx compute = runtime.AddIssuerLane("compute");
+      const Event start = runtime.Issue({.lane = compute, .body = [] { return absl::OkStatus(); }});
+      std::vector<Event> events;
+      for (int i = 0; i < 20; ++i) {
+        events.push_back(runtime.Issue({.lane = disk, .after = {start}, .reads = {{.extent = {0, 100}}}}));
+      }
+      EXPECT_TRUE(runtime.WaitAll(events).ok());
+    }
+    EXPECT_EQ(max_under_way, max);
   }
 }
 

@@ -81,6 +81,20 @@ TEST_F(SimulatedRuntimeTest, ReadsOfABurstEndTogetherAndADelayPassesBesideThem) 
   EXPECT_EQ(runtime_.Usage().back().busy_s, 6);  // the last two share two seconds
 }
 
+TEST_F(SimulatedRuntimeTest, ReadsThatMayNotBeUnderWayTogetherEndOneAfterTheOther) {
+  const LaneIdx disk = runtime_.AddLane(
+      "disk", [](const TaskCost& cost) { return static_cast<double>(cost.link_bytes); },
+      [](const TaskCost&) { return 0.5; }, /*max_reading=*/1);
+  const auto end_of_read = [&](const Event& freed) {
+    const Event end = runtime_.Issue({.lane = disk, .cost = {.link_bytes = 2}, .after = {freed}});
+    return SimulatedRuntime::TimesOf(end).end_s;
+  };
+  const Event start = Compute(1);
+  EXPECT_EQ(end_of_read(start), 3.5);
+  EXPECT_EQ(end_of_read(start), 5);
+  EXPECT_EQ(end_of_read(start), 7);
+}
+
 TEST_F(SimulatedRuntimeTest, WaitAnyTakesTheFirstToHappen) {
   const Event events[] = {Compute(5), Load(2), Load(1)};
   EXPECT_EQ(runtime_.WaitAny(events), 1u);

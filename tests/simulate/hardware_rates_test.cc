@@ -35,20 +35,6 @@ EnginePlan PlanOf(int64_t num_expert_slots) {
   return plan;
 }
 
-TEST(HardwareRates, ReadsIntoManySlotsTakeTheRateOfUncachedMemory) {
-  Hardware hardware = Described();
-  hardware.links[0].rates = {{6'000'000, 1, 3e9, 2e9}, {12'000'000, 1, 3e9, 2e9}};
-  EnginePlan plan = PlanOf(4);
-  plan.policy.plan.expert_bytes = 4 * 6'000'000;
-  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->disk_to_dram(kTransfer), 1e-4 + 2e-3);
-  plan.policy.plan.num_experts_total = 80;
-  plan.policy.plan.num_expert_slots = 20;
-  plan.policy.plan.expert_bytes = 20 * 6'000'000;
-  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->disk_to_dram(kTransfer), 1e-4 + 3e-3);
-  plan.policy.plan.num_pinned_experts = 16;  // four slots are left to the reads
-  EXPECT_DOUBLE_EQ(LaneRatesOf(hardware, plan, 2)->disk_to_dram(kTransfer), 1e-4 + 2e-3);
-}
-
 TEST(HardwareRates, MemoryBeyondWhatIsAtHandIsTouchedAtTheRateOfItsFirstUse) {
   Hardware hardware = Described();
   EnginePlan plan = PlanOf(4);

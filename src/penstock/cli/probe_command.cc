@@ -105,12 +105,11 @@ std::string LinkTable(const Link& link) {
   std::string out = fmt::format("\n{}: {:.2f} GB/s for long\n", link.name, 1e-9 * link.bytes_per_s);
   if (link.latency_s > 0) out += fmt::format("  a message takes {:.0f} us besides\n", 1e6 * link.latency_s);
   if (link.rates.empty()) return out;
-  out += fmt::format("{:>15}{:>15}{:>15}{:>15}\n", "read", "under way", "GB/s", "into much");
+  out += fmt::format("{:>15}{:>15}{:>15}\n", "read", "under way", "GB/s");
   for (const TransferRate& rate : link.rates) {
-    out += fmt::format("{:>15}{:>15}{:>15.2f}{:>15.2f}\n", FormatBytes(rate.transfer_bytes), rate.num_under_way,
-                       1e-9 * rate.bytes_per_s, 1e-9 * rate.uncached_bytes_per_s);
+    out += fmt::format("{:>15}{:>15}{:>15.2f}\n", FormatBytes(rate.transfer_bytes), rate.num_under_way,
+                       1e-9 * rate.bytes_per_s);
   }
-  out += "Reads into much memory find no room in caches.\n";
   return out;
 }
 

@@ -48,11 +48,9 @@ json::object GemmJson(const GemmRates& rates) {
 json::object LinkJson(const Link& link) {
   json::array rates;
   for (const TransferRate& rate : link.rates) {
-    json::object object = {{"transfer_bytes", rate.transfer_bytes},
-                           {"under_way", rate.num_under_way},
-                           {"bytes_per_second", rate.bytes_per_s}};
-    if (rate.uncached_bytes_per_s > 0) object["uncached_bytes_per_second"] = rate.uncached_bytes_per_s;
-    rates.push_back(std::move(object));
+    rates.push_back(json::object{{"transfer_bytes", rate.transfer_bytes},
+                                 {"under_way", rate.num_under_way},
+                                 {"bytes_per_second", rate.bytes_per_s}});
   }
   return {{"name", link.name},
           {"bytes_per_second", link.bytes_per_s},
@@ -224,8 +222,8 @@ class HardwareReader {
               .latency_s = NumberOr(object, "latency_seconds", 0, 0, 3600)};
     for (const json::value& item : Array(object, "rates")) {
       const json::object& rate = Object(item, "rates");
-      link.rates.push_back({Whole(rate, "transfer_bytes", uint64_t{1} << 60), Count(rate, "under_way"),
-                            Rate(rate, "bytes_per_second"), RateOr0(rate, "uncached_bytes_per_second")});
+      link.rates.push_back(
+          {Whole(rate, "transfer_bytes", uint64_t{1} << 60), Count(rate, "under_way"), Rate(rate, "bytes_per_second")});
       const size_t count = link.rates.size();
       if (count > 1 && link.rates[count - 1].transfer_bytes < link.rates[count - 2].transfer_bytes) {
         Refuse("transfer_bytes", "sizes that grow from rate to rate");
@@ -446,22 +444,19 @@ double GemmRates::Seconds(double ops, double bytes) const {
 namespace {
 
 // Returns the seconds of a transfer of the size that these rates have in common, at the best of them.
-double BestSeconds(std::span<const TransferRate> of_size, double max_under_way, bool is_cached) {
-  const auto bytes_per_s = [=](const TransferRate& rate) {
-    return is_cached || rate.uncached_bytes_per_s <= 0 ? rate.bytes_per_s : rate.uncached_bytes_per_s;
-  };
+double BestSeconds(std::span<const TransferRate> of_size, double max_under_way) {
   double best = 0;
   for (size_t i = 0; i < of_size.size(); ++i) {
     const TransferRate& rate = of_size[i];
     if (i == 0 || rate.num_under_way <= max_under_way) {
-      best = std::max(best, bytes_per_s(rate));
+      best = std::max(best, rate.bytes_per_s);
       continue;
     }
     // The number doubles between measured ones.
     const TransferRate& below = of_size[i - 1];
     const double share = std::log2(max_under_way / below.num_under_way) /
                          std::log2(static_cast<double>(rate.num_under_way) / below.num_under_way);
-    best = std::max(best, bytes_per_s(below) + share * (bytes_per_s(rate) - bytes_per_s(below)));
+    best = std::max(best, below.bytes_per_s + share * (rate.bytes_per_s - below.bytes_per_s));
     break;
   }
   return static_cast<double>(of_size.front().transfer_bytes) / best;
@@ -469,7 +464,7 @@ double BestSeconds(std::span<const TransferRate> of_size, double max_under_way, 
 
 }  // namespace
 
-double Link::Seconds(uint64_t bytes, double max_under_way, uint64_t target_bytes) const {
+double Link::Seconds(uint64_t bytes, double max_under_way) const {
   if (rates.empty() || bytes >= rates.back().transfer_bytes) {
     return latency_s + static_cast<double>(bytes) / bytes_per_s;
   }
@@ -477,7 +472,7 @@ double Link::Seconds(uint64_t bytes, double max_under_way, uint64_t target_bytes
   for (auto first = rates.begin();;) {
     const auto size = first->transfer_bytes;
     const auto end = std::find_if(first, rates.end(), [&](const TransferRate& r) { return r.transfer_bytes != size; });
-    const double seconds = BestSeconds({first, end}, std::max(1.0, max_under_way), target_bytes <= kCachedTargetBytes);
+    const double seconds = BestSeconds({first, end}, std::max(1.0, max_under_way));
     if (bytes <= size) {
       if (below_bytes == 0) return latency_s + seconds;
       const double share = (static_cast<double>(bytes) - below_bytes) / (static_cast<double>(size) - below_bytes);
@@ -490,10 +485,7 @@ double Link::Seconds(uint64_t bytes, double max_under_way, uint64_t target_bytes
 }
 
 void Link::SetRate(double new_bytes_per_s) {
-  for (TransferRate& rate : rates) {
-    rate.bytes_per_s *= new_bytes_per_s / bytes_per_s;
-    rate.uncached_bytes_per_s *= new_bytes_per_s / bytes_per_s;
-  }
+  for (TransferRate& rate : rates) rate.bytes_per_s *= new_bytes_per_s / bytes_per_s;
   bytes_per_s = new_bytes_per_s;
 }
 

@@ -131,14 +131,10 @@ struct MemoryTier {
 struct TransferRate {
   uint64_t transfer_bytes = 0;
   int num_under_way = 0;
-  double bytes_per_s = 0;           // into memory that just holds the transfers under way
-  double uncached_bytes_per_s = 0;  // into more memory than caches hold; 0: unknown, like bytes_per_s
+  double bytes_per_s = 0;  // 0: unknown
 };
 
 inline constexpr double kAnyUnderWay = std::numeric_limits<double>::infinity();
-// Caches are taken to hold so much of the memory that transfers fill in turn. On a virtual machine with a disk of 2.4
-// GB/s, reads into 32 MiB reached 3.2 GB/s, those into 64 MiB 2.5.
-inline constexpr uint64_t kCachedTargetBytes = uint64_t{48} << 20;
 
 struct Link {
   std::string name = {};   // "disk_to_dram", "dram_to_device", "device_to_dram", "between_ranks"
@@ -148,9 +144,9 @@ struct Link {
   std::vector<TransferRate> rates = {};
 
   // Returns the seconds of one among many transfers, with the best number of them under way that is at most
-  // `max_under_way`. They fill `target_bytes` of memory in turn. Interpolates between measured sizes and numbers;
+  // `max_under_way`. Interpolates between measured sizes and numbers;
   // smaller transfers take as long as the smallest measured one.
-  double Seconds(uint64_t bytes, double max_under_way = kAnyUnderWay, uint64_t target_bytes = 0) const;
+  double Seconds(uint64_t bytes, double max_under_way = kAnyUnderWay) const;
   // Sets the rate of long transfers and scales the rates of shorter ones in proportion.
   void SetRate(double new_bytes_per_s);
 };

@@ -15,7 +15,7 @@ struct DiskProbeSpec {
   std::vector<uint64_t> sizes = {uint64_t{128} << 10, uint64_t{1} << 20, uint64_t{8} << 20};
   std::vector<int> depths = {1, 4, 32};  // reads under way; their bytes never exceed max_bytes
   uint64_t max_bytes = uint64_t{256} << 20;
-  double seconds = 0;       // for all sizes and depths together, into little memory and into much
+  double seconds = 0;       // for all sizes and depths together
   double long_seconds = 0;  // additional time for bytes_per_s
 };
 

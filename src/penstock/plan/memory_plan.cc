@@ -10,6 +10,7 @@
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/recurrent_state.h"
 #include "penstock/plan/budget.h"
+#include "penstock/runtime/runtime.h"
 
 namespace penstock {
 namespace {
@@ -326,6 +327,11 @@ ActivationDims HeadDimsOf(const MemoryPlan& plan, int num_workers) {
 bool ReadsFromDisk(const MemoryPlan& plan) {
   return plan.num_expert_slots < plan.num_experts_total &&
          plan.num_pinned_experts + plan.device.num_pinned_experts < plan.num_experts_total;
+}
+
+int64_t MaxReading(const MemoryPlan& plan) {
+  if (!ReadsFromDisk(plan)) return kAnyReading;
+  return std::max<int64_t>(1, (plan.num_expert_slots - plan.num_pinned_experts) / 2);
 }
 
 int64_t NumKvPages(const MemoryPlan& plan) { return static_cast<int64_t>(plan.kv_bytes / plan.kv_page_bytes); }

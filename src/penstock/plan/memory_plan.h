@@ -78,6 +78,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& inputs);
 // Returns whether steps read experts from the disk. Otherwise all experts stay in DRAM or on the device.
 bool ReadsFromDisk(const MemoryPlan& plan);
 
+// Returns how many experts are read from the disk at once: half of the slots that are not pinned. The experts in the
+// other half are computed meanwhile. With more reads under way, the disk is shared by experts of which none arrives
+// soon, and some disks end all their reads together. All experts are read at once if they stay.
+int64_t MaxReading(const MemoryPlan& plan);
+
 // Returns the number of pages of the plan's KV cache; of this rank's, if several share the heads.
 int64_t NumKvPages(const MemoryPlan& plan);
 // Returns the number of KV pages that fit in each of the device's staging buffers.

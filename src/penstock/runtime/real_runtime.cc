@@ -151,10 +151,11 @@ LaneIdx RealRuntime::AddThreadLane(std::string name, double link_bytes_per_s) {
   return AddLane(std::move(name), std::move(lane));
 }
 
-LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader) {
+LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader, int64_t max_reading) {
   auto lane = std::make_unique<Lane>();
   lane->kind = LaneKind::kDisk;
   lane->reader = std::move(reader);
+  lane->max_reading = max_reading;
   return AddLane(std::move(name), std::move(lane));
 }
 
@@ -210,7 +211,7 @@ Event RealRuntime::Issue(Task task) {
 void RealRuntime::WakeLane(Lane& lane) {
   if (lane.kind == LaneKind::kIssuer) return;  // the issuer looks before it sleeps, and is woken by every end
   if (lane.in_reader) {
-    if (lane.num_reading < kMinReading || lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
+    if (lane.may_read_more()) lane.reader->Wake();
   } else {
     lane.bell.Ring();
   }
@@ -393,8 +394,12 @@ void RealRuntime::ThreadWork(Lane& lane) {
   }
 }
 
+bool RealRuntime::Lane::may_read_more() const {
+  return num_reading < max_reading && (num_reading < kMinReading || reading_bytes < kReadAheadBytes);
+}
+
 void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
-  while (lane.num_reading < kMinReading || lane.reading_bytes < kReadAheadBytes) {
+  while (lane.may_read_more()) {
     TaskRef task = TakeReady(lane, lock);
     if (task == nullptr) return;
     task->begin_s = now_s();

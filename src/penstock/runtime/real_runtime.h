@@ -36,7 +36,8 @@ class RealRuntime : public Runtime {
   LaneIdx AddIssuerLane(std::string name);
   // A task takes at least cost.link_bytes / link_bytes_per_s seconds. With a rate of 0 it takes as long as its body.
   LaneIdx AddThreadLane(std::string name, double link_bytes_per_s = 0);
-  LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader);
+  // Reads for at most `max_reading` tasks at once.
+  LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader, int64_t max_reading = kAnyReading);
   // REQUIRES: all streams belong to one device.
   LaneIdx AddStreamLane(std::string name, std::unique_ptr<DeviceStream> stream);
   // Returns kResources if the system refused a lane its thread. Such a lane never runs a task.
@@ -84,11 +85,14 @@ class RealRuntime : public Runtime {
     std::deque<TaskRef> queue;     // guarded by mutex_, like all fields below
     bool is_running = false;       // a task runs on the lane's thread or on the thread that made it ready
     std::vector<TaskRef> reading;  // on a disk lane: tasks under way; the index is the tag of their reads
-    int num_reading = 0;
+    int64_t num_reading = 0;
+    int64_t max_reading = kAnyReading;
     uint64_t reading_bytes = 0;
     bool in_reader = false;     // the thread waits for the disk
     std::deque<TaskRef> given;  // given to the stream, not ended
     double last_end_s = 0;      // end of the last task of the stream
+
+    bool may_read_more() const;
   };
 
   LaneIdx AddLane(std::string name, std::unique_ptr<Lane> lane);

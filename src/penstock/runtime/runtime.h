@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ namespace penstock {
 // A disk lane begins tasks while fewer bytes than this are under way. This is enough that the disk never waits for the
 // next task, and so little that the first task to begin is the first to end.
 inline constexpr uint64_t kReadAheadBytes = 32 * kMiB;
+// No limit to the tasks for which a disk reads at once.
+inline constexpr int64_t kAnyReading = std::numeric_limits<int64_t>::max();
 
 // Totals of a lane since it was added or its counters were reset.
 struct LaneUsage {

@@ -14,13 +14,14 @@ struct SimulatedRuntime::TaskEnd : Event::State {
 
 // Tasks that are ready together come in bursts: the first of a burst will have as many beside it as the last of the
 // burst before.
-int SimulatedRuntime::Lane::NumBeside(uint64_t bytes, double ready_s) {
+int64_t SimulatedRuntime::Lane::NumBeside(uint64_t bytes, double ready_s) {
   constexpr size_t kBurst = 8;
   while (!ends_s.empty() && ends_s.front() <= ready_s) ends_s.pop_front();
-  nums_before.push_back(static_cast<int>(ends_s.size()));
+  nums_before.push_back(static_cast<int64_t>(ends_s.size()));
   if (nums_before.size() > kBurst) nums_before.pop_front();
   // So few large reads are under way that the first one ends first.
-  const auto max_beside = static_cast<int>(kReadAheadBytes / std::max<uint64_t>(1, bytes));
+  const auto max_ahead = static_cast<int64_t>(kReadAheadBytes / std::max<uint64_t>(1, bytes));
+  const int64_t max_beside = std::min(max_ahead, max_reading - 1);
   return std::min(max_beside, *std::max_element(nums_before.begin(), nums_before.end()));
 }
 
@@ -28,9 +29,13 @@ double SimulatedRuntime::EndOf(const Event& event) {
   return event.state_ == nullptr ? 0 : static_cast<const TaskEnd&>(*event.state_).end_s;
 }
 
-LaneIdx SimulatedRuntime::AddLane(std::string name, Duration duration, Duration delay) {
+LaneIdx SimulatedRuntime::AddLane(std::string name, Duration duration, Duration delay, int64_t max_reading) {
   account_.AddLane(std::move(name));
-  lanes_.push_back({.duration = std::move(duration), .delay = std::move(delay), .ends_s = {}, .nums_before = {}});
+  lanes_.push_back({.duration = std::move(duration),
+                    .delay = std::move(delay),
+                    .max_reading = max_reading,
+                    .ends_s = {},
+                    .nums_before = {}});
   return static_cast<LaneIdx>(lanes_.size() - 1);
 }
 
@@ -46,8 +51,9 @@ Event SimulatedRuntime::Issue(Task task) {
   lane.free_s = std::max(lane.free_s, ready_s) + duration_s;
   lane.end_s = lane.free_s;
   if (lane.delay) {
-    const int num_beside = lane.NumBeside(task.cost.link_bytes, ready_s);
-    lane.end_s = std::max({lane.end_s, last_end_s, ready_s + (num_beside + 1) * duration_s + lane.delay(task.cost)});
+    const int64_t num_beside = lane.NumBeside(task.cost.link_bytes, ready_s);
+    lane.end_s = std::max(
+        {lane.end_s, last_end_s, ready_s + static_cast<double>(num_beside + 1) * duration_s + lane.delay(task.cost)});
     lane.ends_s.push_back(lane.end_s);
   }
   const double begin_s = std::max(last_end_s, lane.end_s - duration_s);

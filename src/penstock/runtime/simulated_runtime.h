@@ -21,7 +21,8 @@ namespace penstock {
 class SimulatedRuntime : public Runtime {
  public:
   using Duration = TaskDuration;
-  LaneIdx AddLane(std::string name, Duration duration, Duration delay = {});
+  // With a delay, at most `max_reading` tasks share the lane's rate.
+  LaneIdx AddLane(std::string name, Duration duration, Duration delay = {}, int64_t max_reading = kAnyReading);
 
   Event Issue(Task task) override;
   // When a task runs, in virtual seconds. Empty events happen at 0.
@@ -49,14 +50,15 @@ class SimulatedRuntime : public Runtime {
   struct TaskEnd;
   struct Lane {
     Duration duration;
-    Duration delay;               // empty: none
-    double free_s = 0;            // when all work is done
-    double end_s = 0;             // when the last task ends, which may be later
-    std::deque<double> ends_s;    // of tasks that may still be under way
-    std::deque<int> nums_before;  // of the last tasks: earlier ones that were under way
+    Duration delay;  // empty: none
+    int64_t max_reading = kAnyReading;
+    double free_s = 0;                // when all work is done
+    double end_s = 0;                 // when the last task ends, which may be later
+    std::deque<double> ends_s;        // of tasks that may still be under way
+    std::deque<int64_t> nums_before;  // of the last tasks: earlier ones that were under way
 
     // Returns how many tasks share the lane's rate with a task that is ready now.
-    int NumBeside(uint64_t bytes, double ready_s);
+    int64_t NumBeside(uint64_t bytes, double ready_s);
   };
   static double EndOf(const Event& event);
 

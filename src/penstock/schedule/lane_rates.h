@@ -1,6 +1,7 @@
 // How long tasks take on each lane, for simulations and for schedules that plan.
 #pragma once
 
+#include "penstock/runtime/runtime.h"
 #include "penstock/runtime/task.h"
 
 namespace penstock {
@@ -11,6 +12,7 @@ struct LaneRates {
   Duration host_compute;
   Duration disk_to_dram;
   Duration disk_delay = {};  // what a read takes besides, while others go on: waking threads, latency; empty: nothing
+  int64_t max_reading = kAnyReading;  // reads under way together
   Duration device_compute = {};
   Duration dram_to_pinned = {};  // into page-locked memory
   Duration dram_to_device = {};

@@ -146,12 +146,10 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
 }
 
 absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name,
-                                                    double max_under_way = kAnyUnderWay, uint64_t target_bytes = 0) {
+                                                    double max_under_way = kAnyUnderWay) {
   const Link* link = hardware.FindLink(name);
   if (link == nullptr) return UsageError("the hardware has no link {}", name);
-  return [link = *link, max_under_way, target_bytes](const TaskCost& cost) {
-    return link.Seconds(cost.link_bytes, max_under_way, target_bytes);
-  };
+  return [link = *link, max_under_way](const TaskCost& cost) { return link.Seconds(cost.link_bytes, max_under_way); };
 }
 
 }  // namespace
@@ -177,16 +175,11 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
   PENSTOCK_ASSIGN_OR_RETURN(rates.host_compute, ComputeTime(hardware, plan, "cpu", num_threads));
   const MemoryPlan& memory = plan.policy.plan;
   if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
-    // Each read needs a slot, and one slot holds the expert that is computed.
-    const int64_t num_slots = memory.num_expert_slots - memory.num_pinned_experts;
-    const auto max_reads = static_cast<double>(num_slots - 1);
-    const uint64_t slot_bytes =
-        memory.expert_bytes / static_cast<uint64_t>(std::max<int64_t>(1, memory.num_expert_slots));
-    const uint64_t target_bytes = static_cast<uint64_t>(num_slots) * slot_bytes;
-    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads, target_bytes));
-    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads, target_bytes](const TaskCost& cost) {
-      return kWakeSeconds + link.Seconds(cost.link_bytes, 1, target_bytes) -
-             link.Seconds(cost.link_bytes, max_reads, target_bytes);
+    rates.max_reading = MaxReading(memory);
+    const auto max_reads = static_cast<double>(rates.max_reading);
+    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads));
+    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads](const TaskCost& cost) {
+      return kWakeSeconds + link.Seconds(cost.link_bytes, 1) - link.Seconds(cost.link_bytes, max_reads);
     };
   } else {
     rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts are read before the first step

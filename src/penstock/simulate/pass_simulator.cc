@@ -28,7 +28,8 @@ PassSimulator::PassSimulator(Args args)
                args_.compressed_bytes, args_.bytes_of_experts, args_.packs),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
-  disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay);
+  disk_lane_ =
+      runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay, args_.rates.max_reading);
   if (args_.schedule.max_ahead > 0) predict_lane_ = runtime_.AddLane("predict", args_.rates.host_compute);
   if (args_.communicator == nullptr) return;
   const Link& link = args_.link;
