@@ -19,11 +19,11 @@ TEST(Arena, HasWholePagesOfZeros) {
   EXPECT_EQ(HostMemory().Map(0)->data(), nullptr);
 }
 
-TEST(Arena, LargeOnesBeginWithAHugePage) {
+TEST(Arena, LargeOnesEndWithAHugePage) {
   for (const uint64_t size : {2 * kMiB, 2 * kMiB + kPageBytes, 5 * kMiB}) {
     const Arena arena = HostMemory().Map(size).value();
     EXPECT_EQ(arena.size_bytes(), size);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % (2 * kMiB), 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data() + size) % kHugePageBytes, 0u);
     arena.data()[0] = arena.data()[size - 1] = std::byte{1};
   }
 }
@@ -60,6 +60,34 @@ TEST(BudgetedMemory, HandsOutItsBudgetAndTakesItBack) {
   }
   EXPECT_EQ(memory.used_bytes(), 0u);
   EXPECT_TRUE(memory.Map(3 * kPageBytes).ok());
+}
+
+TEST(JoinedMemory, PutsArenasBesideEachOther) {
+  const auto memory = JoinedMemory::Create(HostMemory(), 5 * kPageBytes).value();
+  const Arena first = memory->Map(kPageBytes + 1).value();
+  std::byte* second_data = nullptr;
+  {
+    const Arena second = memory->Map(kPageBytes).value();
+    second_data = second.data();
+    EXPECT_EQ(second_data, first.data() + 2 * kPageBytes);
+    second_data[0] = std::byte{1};
+  }
+  const Arena third = memory->Map(2 * kPageBytes).value();
+  EXPECT_EQ(third.data(), second_data + kPageBytes) << "pages that were given back may hold bytes";
+  EXPECT_THAT(std::span(third.data(), third.size_bytes()), testing::Each(std::byte{0}));
+}
+
+TEST(JoinedMemory, TakesElsewhereWhatHasNoRoom) {
+  const auto memory = JoinedMemory::Create(HostMemory(), 2 * kPageBytes).value();
+  const Arena first = memory->Map(kPageBytes).value();
+  {
+    const Arena large = memory->Map(3 * kPageBytes).value();
+    EXPECT_NE(large.data(), first.data() + kPageBytes);
+    large.data()[3 * kPageBytes - 1] = std::byte{1};
+  }
+  EXPECT_EQ(memory->Map(kPageBytes)->data(), first.data() + kPageBytes);
+  const auto empty = JoinedMemory::Create(HostMemory(), 0).value();
+  EXPECT_NE(empty->Map(1)->data(), nullptr);
 }
 
 }  // namespace

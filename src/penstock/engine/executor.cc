@@ -101,6 +101,10 @@ absl::Status Executor::CreateHost(const Args& args) {
              .cuts_experts = plan.cuts_experts};
   }
   const HeadRange heads = HeadsOf(model.config, split);
+  if (device_ == nullptr) {
+    const uint64_t size_bytes = plan.activation_bytes + plan.kv_bytes + plan.expert_bytes;
+    PENSTOCK_ASSIGN_OR_RETURN(joined_memory_, JoinedMemory::Create(HostMemory(), size_bytes));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(host_.dense,
                             DenseWeights::Load(HostMemory(), model.checkpoint, model.weights, args.formats.dtype,
                                                device_ == nullptr ? DensePart::kAll : DensePart::kEmbedding, heads));

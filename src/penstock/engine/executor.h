@@ -111,9 +111,10 @@ class Executor {
   ProcessorRates MeasureHost(double seconds) const;
   LaneIdx compute_lane() const { return device_ == nullptr ? host_.lane : device_side_.lane; }
   // Returns the host memory that the device's links can read and write; any DRAM without a device.
-  Memory& host_memory() const { return device_ == nullptr ? HostMemory() : device_->host_memory(); }
+  Memory& host_memory() const { return device_ == nullptr ? *joined_memory_ : device_->host_memory(); }
 
-  std::unique_ptr<Device> device_;  // null: none; outlives the runtime and all that lies in its memory
+  std::unique_ptr<Device> device_;               // null: none; outlives the runtime and all that lies in its memory
+  std::unique_ptr<JoinedMemory> joined_memory_;  // null with a device; outlives what lies in it
   const LoadedModel* model_;
   ThreadPool* pool_;
   Recorders* recorders_;

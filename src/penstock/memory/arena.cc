@@ -15,10 +15,8 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
-
 class Dram : public Memory {
-  // Large arenas begin with a huge page. Disks that were measured read into huge pages up to twice as fast.
+  // Large arenas end with a huge page. Disks that were measured read into huge pages up to twice as fast.
   absl::StatusOr<std::byte*> Take(uint64_t size_bytes) override {
     const uint64_t surplus = size_bytes >= kHugePageBytes ? kHugePageBytes - kPageBytes : 0;
     void* const mapped = ::mmap(nullptr, size_bytes + surplus, PROT_READ | PROT_WRITE,
@@ -29,7 +27,7 @@ class Dram : public Memory {
     }
     auto* data = static_cast<std::byte*>(mapped);
     if (surplus > 0) {
-      const uint64_t before = -reinterpret_cast<uintptr_t>(data) % kHugePageBytes;
+      const uint64_t before = -reinterpret_cast<uintptr_t>(data + size_bytes) % kHugePageBytes;
       if (before > 0) ::munmap(data, before);
       data += before;
       if (before < surplus) ::munmap(data + size_bytes, surplus - before);
@@ -82,6 +80,22 @@ absl::StatusOr<std::byte*> BudgetedMemory::Take(uint64_t size_bytes) {
 void BudgetedMemory::Release(std::byte* data, uint64_t size_bytes) {
   ReleaseTo(*memory_, data, size_bytes);
   used_bytes_ -= size_bytes;
+}
+
+absl::StatusOr<std::unique_ptr<JoinedMemory>> JoinedMemory::Create(Memory& memory, uint64_t size_bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(Arena block, memory.Map(size_bytes));
+  return std::unique_ptr<JoinedMemory>(new JoinedMemory(memory, std::move(block)));
+}
+
+absl::StatusOr<std::byte*> JoinedMemory::Take(uint64_t size_bytes) {
+  if (size_bytes > block_.size_bytes() - used_bytes_) return TakeFrom(*memory_, size_bytes);
+  used_bytes_ += size_bytes;
+  return block_.data() + used_bytes_ - size_bytes;
+}
+
+void JoinedMemory::Release(std::byte* data, uint64_t size_bytes) {
+  const bool is_of_block = data >= block_.data() && data < block_.data() + block_.size_bytes();
+  if (!is_of_block) ReleaseTo(*memory_, data, size_bytes);
 }
 
 Arena& Arena::operator=(Arena&& other) noexcept {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 namespace penstock {
 
 class Arena;
+
+inline constexpr uint64_t kHugePageBytes = 2 * kMiB;
 
 // A source of arenas: the host's DRAM, or the memory of a device. Must outlive its arenas.
 class Memory {
@@ -45,7 +48,8 @@ class Memory {
   virtual void Release(std::byte* data, uint64_t size_bytes) = 0;
 };
 
-// Anonymous pages of DRAM. They read as zeros and are allocated at the first write.
+// Anonymous pages of DRAM. They read as zeros and are allocated at the first write. Arenas ask for huge pages. Those of
+// a huge page or more end with one.
 Memory& HostMemory();
 
 // Owns one block. Move-only; a default-constructed arena is empty.
@@ -90,6 +94,23 @@ class BudgetedMemory : public Memory {
   std::string name_;
   Memory* memory_;
   uint64_t budget_bytes_;
+  uint64_t used_bytes_ = 0;
+};
+
+// A memory whose arenas lie beside each other in one block, in the order in which they are mapped. So arenas that are
+// smaller than a huge page lie in huge pages, too. The block is given back as a whole.
+class JoinedMemory : public Memory {
+ public:
+  // Takes the block from `memory`, and arenas for which the block has no room. `memory` must outlive this object.
+  static absl::StatusOr<std::unique_ptr<JoinedMemory>> Create(Memory& memory, uint64_t size_bytes);
+
+ private:
+  JoinedMemory(Memory& memory, Arena block) : memory_(&memory), block_(std::move(block)) {}
+  absl::StatusOr<std::byte*> Take(uint64_t size_bytes) override;
+  void Release(std::byte* data, uint64_t size_bytes) override;
+
+  Memory* memory_;
+  Arena block_;
   uint64_t used_bytes_ = 0;
 };
 
