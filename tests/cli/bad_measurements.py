@@ -209,7 +209,9 @@ def planning_rows():
                    f"the first lines: {first}")
         box.expect("assumed" not in text, f"the workload is given: {text}")
         policy = box.output("policy.json")
-        plan = json.loads(box.run(["plan", *model, "--json", "--output", policy]).stdout)
+        done = box.run(["plan", *model, "--json", "--output", policy], quiet=False,
+                       match=r"wrote .*policy\.json, for penstock run --policy; .* at most 36 tokens")
+        plan = json.loads(done.stdout)
         best = plan["choices"][0]
         box.expect(best["predicted"]["generation_tokens_per_second"] > 0 and plan["what_would_help"], f"no rate: {best}")
         with open(policy, encoding="utf-8") as file:
@@ -273,7 +275,7 @@ def planning_rows():
             box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20, env=own)
             text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
                             "--workload=prompt=8,gen=4,requests=4"], max_rss=1400 << 20, env=own).stdout
-        box.expect(text.startswith(b"It runs: "), "no plan")
+        box.expect(text.startswith(b"It runs with --context-length "), "no plan")
     yield "L12", "plan for this machine", plans_for_this_machine
     for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y",
                   "batch-size=1..99999"):

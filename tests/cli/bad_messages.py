@@ -216,7 +216,7 @@ def unknown_fields(box):
     """Fields that mean nothing are named at the start."""
     source = box.file("in.jsonl", request("a", user="me", tool_choice="auto") + "\n" + request("b", user="you") + "\n")
     box.run(run_args(box.model(), source, box.output()), quiet=False,
-            match=r"fields that mean nothing: tool_choice \(1 request\), user \(2 requests\)")
+            match=r"ignored fields of the input: tool_choice \(1 request\), user \(2 requests\)")
 
 
 def documented_fields(box):
@@ -229,7 +229,7 @@ def documented_fields(box):
     box.expect(len(unsupported) > 20 and len(ignored) > 6, f"the page lists {unsupported} and {ignored}")
     lines = [request(name, **{name: True}) + "\n" for name in unsupported + ignored]
     said = box.run(run_args(box.model(), box.file("in.jsonl", "".join(lines)), box.output()), code=8, quiet=False).stderr
-    named = re.search(rb"fields that mean nothing: (.*)", said)[1].decode()
+    named = re.search(rb"ignored fields of the input: (.*)", said)[1].decode()
     box.expect(re.findall(r"(\w+) \(1 request\)", named) == ignored, f"named: {named}")
     for record in records(box.output()):
         code = None if record["error"] is None else record["error"]["code"]

@@ -78,7 +78,8 @@ def line_rows():
             ("NaN", b'{"prompt": "x", "temperature": NaN}', "column"),
             ("1e999", b'{"prompt": "x", "top_p": 1e999}', "column|top_p"),
             ("field twice", b'{"prompt": "x", "prompt": "y"}', "prompt"), ("NUL", b"\0\0", "column 1"),
-            ("not UTF-8", b'{"prompt": "\xff\xfe"}', "column"), ("lone surrogate", b'{"prompt": "\\ud800"}', "column"),
+            ("not UTF-8", b'{"prompt": "\xff\xfe"}', r"^column 13: not UTF-8 \(byte 0xff\)"),
+            ("lone surrogate", b'{"prompt": "\\ud800"}', "column"),
             ("overlong", b'{"prompt": "\xc0\xaf"}', "column"), ("deep", b'{"prompt": ' + b"[" * 100_000, "column"),
             ("deep and closed", b'{"x": ' + b"[" * 1000 + b"]" * 1000 + b"}", "column")):
         code = "invalid_request" if pattern.startswith("expected") else "invalid_json"

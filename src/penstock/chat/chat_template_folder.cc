@@ -93,7 +93,8 @@ absl::StatusOr<ChatTemplateTexts> FindChatTemplates(const ModelFolder& folder) {
   if (!texts.general) PENSTOCK_RETURN_IF_ERROR(ReadField(folder, kConfigFile, texts));
   if (!texts.general || !texts.tool_use) PENSTOCK_RETURN_IF_ERROR(ReadField(folder, kOlderFile, texts));
   if (texts.general || texts.tool_use) return texts;
-  return InputError("the model folder '{}' has no chat template; use completion requests", folder.path());
+  return InputError("the model folder '{}' has no chat template ({}, or in {}); use completion requests", folder.path(),
+                    kTemplateFile, kConfigFile);
 }
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
@@ -275,7 +276,8 @@ std::string PolicyWords(const PolicyChoice& choice) {
 std::string Answers(const Described& described, const PolicyChoice& best) {
   const RunEstimate& e = best.estimate;
   const std::vector<LaneUsage> lanes = BusyLanes(e);
-  std::string text = fmt::format("It runs: {}.\n", ModelLine(described.model));
+  std::string text = fmt::format("It runs with --context-length {} (prompt and answer): {}.\n",
+                                 best.plan.context_length, ModelLine(described.model));
   text += fmt::format(
       "All requests together get {:.1f} tokens per second, the time for prompts included: {} ({}) in {}.\n",
       e.generation_tokens_per_s(), e.num_requests == 1 ? "1 request" : fmt::format("{} requests", e.num_requests),
@@ -519,6 +521,10 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
     PENSTOCK_RETURN_IF_ERROR(plot.Write(drawing));
   }
   PENSTOCK_RETURN_IF_ERROR(policy.Write(std::string(json::serialize(PolicyJson(plan.best().options))) + "\n"));
+  if (policy.is_wanted()) {
+    LogInfo("wrote {}, for penstock run --policy; it holds prompts with answers of at most {} tokens",
+            Printable(flags.policy_output_path), plan.best().plan.context_length);
+  }
   return 0;
 }
 

@@ -131,7 +131,7 @@ struct MemoryTier {
 struct TransferRate {
   uint64_t transfer_bytes = 0;
   int num_under_way = 0;
-  double bytes_per_s = 0;  // 0: unknown
+  double bytes_per_s = 0;
 };
 
 inline constexpr double kAnyUnderWay = std::numeric_limits<double>::infinity();
@@ -144,8 +144,8 @@ struct Link {
   std::vector<TransferRate> rates = {};
 
   // Returns the seconds of one among many transfers, with the best number of them under way that is at most
-  // `max_under_way`. Interpolates between measured sizes and numbers;
-  // smaller transfers take as long as the smallest measured one.
+  // `max_under_way`. Interpolates between measured sizes and numbers; smaller transfers take as long as the smallest
+  // measured one.
   double Seconds(uint64_t bytes, double max_under_way = kAnyUnderWay) const;
   // Sets the rate of long transfers and scales the rates of shorter ones in proportion.
   void SetRate(double new_bytes_per_s);

@@ -271,7 +271,7 @@ std::string NotesAtStart(const JobOptions& options, const OpenJob& job) {
     notes += fmt::format("{} holds no job yet: a new one begins\n", options.output_path);
   }
   if (const std::string ignored = FormatIgnoredFields(job.report); !ignored.empty()) {
-    notes += fmt::format("the input has fields that mean nothing: {}\n", ignored);
+    notes += fmt::format("ignored fields of the input: {}\n", ignored);
   }
   if (job.report.num_requests == 0) notes += fmt::format("the input holds no requests{}\n", options.shard.Suffix());
   return notes;
@@ -360,8 +360,8 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   numbers.predicted_tokens_per_s = opened.predicted_tokens_per_s;
   const absl::Status traces_status = engine->CloseTraces();
   AddRun(numbers, runner.counts(), *engine);
-  if (stats.is_open() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));
+  if (stats.is_open() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Print(FormatSummary(numbers));
   const absl::Status stats_status = stats.Write(FormatStats(numbers));
   PENSTOCK_RETURN_IF_ERROR(status);

@@ -66,7 +66,8 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
     }
   }
   if (model.tokenizer == nullptr) {
-    model.tokenizer_status = InputError("the model has no tokenizer: give prompts as token ids");
+    model.tokenizer_status =
+        InputError("the model has no tokenizer ({}): give prompts as token ids", Tokenizer::kFileNames);
     model.chat_template_status = model.tokenizer_status;
     return absl::OkStatus();
   }

@@ -9,7 +9,6 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
-#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/plan/formats.h"
@@ -161,12 +160,7 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
 
 absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  PENSTOCK_RETURN_IF_ERROR(ApplyPolicy(text, path, options));
-  if (options.context_length > 0) {
-    LogInfo("{} sets the context length to {}: longer prompts get errors, and answers end there (--context-length)",
-            Printable(path), options.context_length);
-  }
-  return absl::OkStatus();
+  return ApplyPolicy(text, path, options);
 }
 
 }  // namespace penstock

@@ -82,9 +82,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& fo
       PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks, folder.Read(ranks_name, kMaxTokenizerBytes));
       return FromTiktoken(ranks, ranks_name, config);
     }
-    return ModelError(
-        "no tokenizer: expected tokenizer.json, tokenizer.model, vocab.json with merges.txt, tiktoken.model or a "
-        "*.tiktoken file");
+    return ModelError("no tokenizer: expected {}", Tokenizer::kFileNames);
   };
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = load();
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), folder.path());

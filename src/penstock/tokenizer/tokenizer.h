@@ -53,6 +53,8 @@ class Tokenizer {
   // tiktoken.model; its only *.tiktoken file. Reads tokenizer_config.json and special_tokens_map.json, too. Returns
   // kModel if a file is invalid, or if it uses a part that is not implemented, which the message names.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
+  static constexpr std::string_view kFileNames =
+      "tokenizer.json, tokenizer.model, vocab.json with merges.txt, tiktoken.model or a *.tiktoken file";
   // Returns the names of these files that the folder has, or none for a GGUF file.
   static absl::StatusOr<std::vector<std::string>> Files(const ModelFolder& folder);
 

@@ -35,7 +35,8 @@ std::string MachineNames() {
 
 std::string ScheduleHelp() {
   return ScheduleNames() +
-         "(default: klotski when experts stream, else on-demand); run and serve take auto, too: it is --policy auto";
+         "(default: klotski when experts stream to many sequences, else on-demand); run and serve take auto, too: it "
+         "is --policy auto";
 }
 
 std::string ScheduleNames() {

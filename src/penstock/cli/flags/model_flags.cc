@@ -6,6 +6,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/choices.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
@@ -38,7 +39,7 @@ absl::Status ReadBudget(const char* flag, const std::string& text, uint64_t& byt
   const absl::StatusOr<uint64_t> size = ParseBytes(text);
   if (!size.ok()) return Annotate(size.status(), flag);
   bytes = *size;
-  const bool has_unit = text.find_first_not_of("0123456789") != std::string::npos;
+  const bool has_unit = text.find_first_not_of("0123456789.") != std::string::npos;
   if (bytes < kMiB && !has_unit) {
     const std::string or_share = bytes <= 100 ? fmt::format(", or {}% of what there is", text) : "";
     return UsageError("{} {}: this is a number of bytes; write {}{}{}", flag, text, text, bytes <= 100 ? "GiB" : "MiB",
@@ -120,7 +121,12 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
         "--schedule auto works only with run and serve; without --schedule the model's usual one is taken");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
-  if (flags.engine.context_length > 0) options.context_length = flags.engine.context_length;
+  if (flags.engine.context_length > 0) {
+    options.context_length = flags.engine.context_length;
+  } else if (options.context_length > 0) {
+    LogInfo("{} sets the context length to {}: longer prompts get errors, and answers end there (--context-length)",
+            Printable(flags.policy_path), options.context_length);
+  }
   if (flags.memory.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(ReadBudget("--memory", *flags.memory, options.memory_bytes, options.memory_share));
   }

@@ -6,9 +6,9 @@
 namespace penstock::cli {
 
 void AddSimulateFlags(CLI::App& command, SimulateFlags& flags) {
-  AddDescribedFlags(
-      command, flags.described,
-      "all (side by side), " + ScheduleNames() + "(default: klotski when experts stream, else on-demand)");
+  AddDescribedFlags(command, flags.described,
+                    "all (side by side), " + ScheduleNames() +
+                        "(default: klotski when experts stream to many sequences, else on-demand)");
   AddTraceFlags(command, flags.described.model.engine);
   BeginGroup(command, "Simulation");
   AddFlag(command, "--sweep", flags.sweep,

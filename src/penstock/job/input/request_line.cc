@@ -564,6 +564,10 @@ RequestLine ParseRequestLine(std::string_view text, int64_t number) {
   const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
   if (!value.ok()) {
     std::string message = Message(value.status());
+    if (const size_t at = FindInvalidUtf8(text); at != std::string_view::npos) {
+      message = fmt::format("column {}: not UTF-8 (byte {:#04x}); iconv -t UTF-8 -f ENCODING converts files", at + 1,
+                            static_cast<unsigned char>(text[at]));
+    }
     // A request is one line, so only the column is useful.
     if (constexpr std::string_view kPlace = "line 1, "; message.starts_with(kPlace)) message.erase(0, kPlace.size());
     line.error = LineError{"invalid_json", std::move(message), ""};
