@@ -15,8 +15,8 @@ namespace penstock {
 namespace {
 
 constexpr int kRounds = 3;
-// The reads fill memory like that of many expert slots: huge pages, and more than caches hold. Into less, the disks of
-// virtual machines read at two rates (docs/decisions/planning.md): their host writes into lines that some cache holds.
+// The reads fill memory like that of many expert slots: huge pages, and more than caches hold. Into less, a virtual
+// machine's disk may read at two rates (docs/decisions/planning.md): the host writes into lines that some cache holds.
 constexpr uint64_t kFilledBytes = 128 * kMiB;
 
 class DiskProbe {
