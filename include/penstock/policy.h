@@ -75,6 +75,8 @@ struct Policy {
   // Default: kDevice if the device has room for the KV entries of two micro-batches.
   std::optional<PromptAttention> prompt_attention = {};
   std::optional<PinnedExperts> pinned_experts = {};  // with eviction static; default: kEvenly
+  // Slots in DRAM for which the KV cache leaves room, giving up to half of its pages away; 0: what it leaves.
+  int64_t expert_slots = 0;
   // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
   int64_t streaming_slots = 0;
   // With a device: the number of layers whose experts are read from disk into DRAM ahead of the device. 0: as many

@@ -155,6 +155,39 @@ TEST(MemoryPlan, HalfOfTheSlotsThatStreamAreReadAtOnce) {
   EXPECT_EQ(MaxReading(plan), kAnyReading);
 }
 
+// A run's texts may take less memory than its plan expected. The bytes that become free must not go to KV pages that
+// leave too little for the last slot.
+TEST(MemoryPlan, ARunHasTheExpertSlotsOfItsPlan) {
+  const ModelConfig config = SmallConfig(8, 2);
+  int num_lost = 0;
+  for (uint64_t budget = 8'000'000; budget < 18'000'000; budget += 100'000) {
+    PlanInputs in = SmallInputs(config, 350'000);
+    in.budget_bytes = budget;
+    in.fixed_bytes = 100'000;
+    in.context_length = in.planned_positions = 96;
+    in.batch_size = 16;
+    const auto planned = PlanMemory(in);
+    if (!planned.ok()) continue;
+    in.fixed_bytes -= 50'000;
+    num_lost += PlanMemory(in)->num_expert_slots < planned->num_expert_slots ? 1 : 0;
+    in.expert_slots = planned->num_expert_slots;
+    EXPECT_GE(PlanMemory(in)->num_expert_slots, planned->num_expert_slots) << budget;
+  }
+  EXPECT_GT(num_lost, 0);
+}
+
+TEST(MemoryPlan, CachesHoldFewSmallSlots) {
+  MemoryPlan plan;
+  plan.num_experts_total = 100;
+  plan.num_expert_slots = 40;
+  plan.expert_bytes = 40 * (uint64_t{1} << 20);
+  EXPECT_FALSE(CachesHoldSlots(plan));
+  plan.num_pinned_experts = 8;  // nothing is read into their slots
+  EXPECT_TRUE(CachesHoldSlots(plan));
+  plan.num_expert_slots = 100;
+  EXPECT_FALSE(CachesHoldSlots(plan)) << "all stay";
+}
+
 TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
   const ModelConfig config = SmallConfig(8, 2);
   const auto plan = PlanMemory(SmallInputs(config, 350'000));

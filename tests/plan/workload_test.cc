@@ -19,6 +19,8 @@ TEST(Workload, IsReadFromItsSpec) {
   EXPECT_FALSE(job.draws_tokens);
   EXPECT_TRUE(ParseWorkload("prompt=128,gen=32,sampled=1").value().draws_tokens);
   EXPECT_FALSE(ParseWorkload("prompt=128,gen=32,sampled=0").value().draws_tokens);
+  EXPECT_TRUE(ParseWorkload("prompt=128,gen=32", /*model_draws=*/true).value().draws_tokens);
+  EXPECT_FALSE(ParseWorkload("prompt=128,gen=32,sampled=0", /*model_draws=*/true).value().draws_tokens);
   const Workload mtbench = ParseWorkload("mtbench").value();
   EXPECT_EQ(mtbench.prompt_tokens, 77);
   EXPECT_EQ(mtbench.max_positions(), 418 + 128);

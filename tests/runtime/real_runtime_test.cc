@@ -287,9 +287,10 @@ class DiskLaneTest : public testing::Test {
 };
 
 TEST_F(DiskLaneTest, BringsTheBytesWhateverIsIssuedMeanwhile) {
-  for (const bool ring : {true, false}) {
+  for (const auto& [ring, drops] : {std::pair(true, false), std::pair(true, true), std::pair(false, true)}) {
     RealRuntime runtime;
-    const LaneIdx disk = runtime.AddDiskLane("disk", DiskReader::Create(files_, {.io_uring = ring}).value());
+    const LaneIdx disk = runtime.AddDiskLane("disk", DiskReader::Create(files_, {.io_uring = ring}).value(),
+                                             {.max_reading = kAnyReading, .cached_targets = drops});
     const LaneIdx compute = runtime.AddIssuerLane("compute");
     constexpr int kNumReads = 200;
     constexpr uint64_t kMaxBytes = 100'000;
@@ -351,7 +352,8 @@ TEST(DiskLane, ReadsForAtMostSoManyTasksAtOnce) {
     int max_under_way = 0;
     {
       RealRuntime runtime;
-      const LaneIdx disk = runtime.AddDiskLane("disk", std::make_unique<CountingReader>(max_under_way), max);
+      const LaneIdx disk =
+          runtime.AddDiskLane("disk", std::make_unique<CountingReader>(max_under_way), {.max_reading = max});
       const LaneIdx compute = runtime.AddIssuerLane("compute");
       const Event start = runtime.Issue({.lane = compute, .body = [] { return absl::OkStatus(); }});
       std::vector<Event> events;

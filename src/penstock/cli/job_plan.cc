@@ -33,8 +33,7 @@ double BytesPerToken(const DescribedModel& model, const std::string& sample) {
 // error and cost nothing.
 Workload Limited(Workload workload, const InputReport& report, const DescribedModel& model,
                  const EngineOptions& options) {
-  const GenerationConfig& generation = model.loaded()->generation;
-  const bool model_draws = generation.do_sample && generation.temperature > 0;
+  const bool model_draws = model.loaded()->generation.draws_tokens();
   workload.draws_tokens = report.num_drawn > 0 || (model_draws && report.num_undecided > 0);
   workload.max_prompt_tokens =
       std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));

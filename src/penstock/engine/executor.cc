@@ -48,7 +48,9 @@ Executor::Executor(Args& args)
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_ = args.disk.get();
-  disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk), MaxReading(args.policy.plan));
+  const MemoryPlan& memory = args.policy.plan;
+  disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk),
+                                    {.max_reading = MaxReading(memory), .cached_targets = CachesHoldSlots(memory)});
   if (args.policy.schedule.max_ahead > 0) predict_lane_ = runtime_.AddThreadLane("predict");
   if (args.communicator != nullptr) {
     ranks_ = {.communicator = args.communicator,

@@ -23,6 +23,9 @@ struct GenerationConfig {
   double min_p = 0.0;
   double repetition_penalty = 1.0;
   int64_t max_new_tokens = 0;  // 0: not given
+
+  // Whether tokens are drawn at random, unless a request says otherwise.
+  bool draws_tokens() const { return do_sample && temperature > 0; }
 };
 
 // Returns the defaults above when the file is absent.

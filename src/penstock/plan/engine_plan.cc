@@ -226,6 +226,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   // A prompt goes through an encoder at once.
   if (model.config.encoder.is_on()) inputs.min_chunk = inputs.context_length;
   inputs.planned_positions = options.planned_positions;
+  inputs.expert_slots = options.policy.expert_slots;
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<SidaShape> network, ReadNetworkShape(options.policy, model));
   const PredictorBytes predictor = PredictorBytesOf(options.policy, network, model.config);

@@ -271,9 +271,11 @@ uint64_t KvWithin(const PlanInputs& in, const PassSize& size, uint64_t pass_byte
 uint64_t ChooseKvBytes(const PlanInputs& in, const PassSize& size, const PassShares& shares) {
   // With a given batch size, the places may share fewer pages than planned_positions asks for.
   uint64_t kv_bytes = std::min(KvBytes(in, size.batch_size), KvWithin(in, size, shares.host_bytes));
-  if (in.planned_positions == 0) {
-    // A guess gives up to half of its pages away if all experts then stay in memory, and no step waits for a read.
-    const uint64_t others = in.fixed_bytes + in.dense_bytes + static_cast<uint64_t>(NumExperts(in)) * in.slot_bytes;
+  // A guess gives up to half of its pages away if all experts then stay in memory, and no step waits for a read. So
+  // does a plan for the slots that it had: a job's texts may take a little less memory than the plan expected.
+  const int64_t num_slots = in.expert_slots > 0 ? in.expert_slots : in.planned_positions == 0 ? NumExperts(in) : 0;
+  if (num_slots > 0) {
+    const uint64_t others = in.fixed_bytes + in.dense_bytes + static_cast<uint64_t>(num_slots) * in.slot_bytes;
     const uint64_t beside_experts = KvWithin(in, size, in.budget_bytes - std::min(in.budget_bytes, others));
     if (beside_experts >= std::max(KvBytes(in, 1), kv_bytes / 2)) kv_bytes = std::min(kv_bytes, beside_experts);
   }
@@ -332,6 +334,14 @@ bool ReadsFromDisk(const MemoryPlan& plan) {
 int64_t MaxReading(const MemoryPlan& plan) {
   if (!ReadsFromDisk(plan)) return kAnyReading;
   return std::max<int64_t>(1, (plan.num_expert_slots - plan.num_pinned_experts) / 2);
+}
+
+bool CachesHoldSlots(const MemoryPlan& plan) {
+  constexpr uint64_t kCacheBytes = uint64_t{32} << 20;  // of a third cache; usual ones have 16 to 64 MiB
+  if (!ReadsFromDisk(plan)) return false;
+  const int64_t num_slots = std::max<int64_t>(1, plan.num_expert_slots);
+  const auto num_streaming = static_cast<uint64_t>(num_slots - plan.num_pinned_experts);
+  return plan.expert_bytes / static_cast<uint64_t>(num_slots) * num_streaming <= kCacheBytes;
 }
 
 int64_t NumKvPages(const MemoryPlan& plan) { return static_cast<int64_t>(plan.kv_bytes / plan.kv_page_bytes); }

@@ -48,6 +48,7 @@ struct PlanInputs {
   int64_t pages_per_sequence = 0;                     // maximum KV pages of a sequence; 0: the whole context's
   int64_t planned_positions = 0;                      // average positions of a sequence; 0: 128 to 256
   int64_t min_slots = 2;                              // the minimum with which the schedule can run
+  int64_t expert_slots = 0;                           // for which the KV cache leaves room; 0: planned
   int64_t micro_batch_size = 0;                       // in sequences; 0: all
   std::optional<DeviceInputs> device = std::nullopt;  // if present, the bytes above are only the host's
   // Memory of running sequences besides their KV entries.
@@ -82,6 +83,9 @@ bool ReadsFromDisk(const MemoryPlan& plan);
 // other half are computed meanwhile. With more reads under way, the disk is shared by experts of which none arrives
 // soon, and some disks end all their reads together. All experts are read at once if they stay.
 int64_t MaxReading(const MemoryPlan& plan);
+
+// Returns whether the slots that are not pinned are so small that processors' caches hold most of them.
+bool CachesHoldSlots(const MemoryPlan& plan);
 
 // Returns the number of pages of the plan's KV cache; of this rank's, if several share the heads.
 int64_t NumKvPages(const MemoryPlan& plan);

@@ -239,6 +239,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   const Policy& policy = options.policy;
   const ModelConfig& config = *inputs.config;
   PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("expert slots", policy.expert_slots, kMaxExperts * kMaxLayers));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("streaming slots", policy.streaming_slots, kMaxExperts * kMaxLayers));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("disk window", policy.disk_window, kMaxLayers));
   ChosenPolicy chosen;

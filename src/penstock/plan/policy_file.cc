@@ -101,6 +101,7 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("prompt_attention", policy.prompt_attention, PromptAttentions());
   visit("pinned_experts", policy.pinned_experts, PinnedExpertsTable());
   visit("prefill_chunk", options.prefill_chunk);
+  visit("expert_slots", policy.expert_slots);
   visit("streaming_slots", policy.streaming_slots);
   visit("disk_window", policy.disk_window);
   visit("hot_experts", policy.hot_experts);

@@ -55,7 +55,7 @@ int64_t Workload::PromptTokens(int64_t request_idx) const {
   return 1 + std::lround(max * std::pow(u, p));
 }
 
-absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
+absl::StatusOr<Workload> ParseWorkload(std::string_view spec, bool model_draws) {
   Workload workload;
   std::string_view fields = spec;
   const std::string_view name = spec.substr(0, spec.find(':'));
@@ -65,6 +65,7 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
     fields = spec.size() > name.size() ? spec.substr(name.size() + 1) : "";
   }
   const bool is_named = workload.prompt_tokens > 0;
+  workload.draws_tokens = model_draws;
   if (!is_named && fields.empty()) return Malformed(spec);
   bool max_given = false, prompt_given = false;
   while (!fields.empty()) {

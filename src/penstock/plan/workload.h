@@ -37,8 +37,9 @@ struct Workload {
 
 // Parses "prompt=128,gen=32", "prompt=77,max-prompt=418,gen=128,requests=500,shared=40,sampled=1", or the name of a
 // workload of the papers: "mtbench", "reasoning", "summarization" (MoE-Lightning, Table 3), "klotski" (512 + 32).
-// Changes may follow a name: "mtbench:gen=64". kUsage for anything else.
-absl::StatusOr<Workload> ParseWorkload(std::string_view spec);
+// Changes may follow a name: "mtbench:gen=64". A workload that does not say "sampled" has `model_draws`. kUsage for
+// anything else.
+absl::StatusOr<Workload> ParseWorkload(std::string_view spec, bool model_draws = false);
 
 // Returns a line on each named workload.
 std::string WorkloadList();

@@ -14,6 +14,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/status.h"
 #include "penstock/base/thread.h"
+#include "penstock/runtime/cache_lines.h"
 
 namespace penstock {
 namespace {
@@ -151,11 +152,11 @@ LaneIdx RealRuntime::AddThreadLane(std::string name, double link_bytes_per_s) {
   return AddLane(std::move(name), std::move(lane));
 }
 
-LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader, int64_t max_reading) {
+LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader, DiskUse use) {
   auto lane = std::make_unique<Lane>();
   lane->kind = LaneKind::kDisk;
   lane->reader = std::move(reader);
-  lane->max_reading = max_reading;
+  lane->use = use;
   return AddLane(std::move(name), std::move(lane));
 }
 
@@ -395,7 +396,7 @@ void RealRuntime::ThreadWork(Lane& lane) {
 }
 
 bool RealRuntime::Lane::may_read_more() const {
-  return num_reading < max_reading && (num_reading < kMinReading || reading_bytes < kReadAheadBytes);
+  return num_reading < use.max_reading && (num_reading < kMinReading || reading_bytes < kReadAheadBytes);
 }
 
 void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
@@ -417,6 +418,7 @@ void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
     lock.unlock();
     for (DiskRead& read : task->task.reads) {
       read.tag = tag;
+      if (lane.use.cached_targets) DropFromCaches({read.target, DiskReader::PaddedBytes(read.extent.size_bytes)});
       lane.reader->Submit(read);
     }
     lock.lock();

@@ -25,6 +25,13 @@
 
 namespace penstock {
 
+// How a lane reads.
+struct DiskUse {
+  int64_t max_reading = kAnyReading;  // tasks that are read at once
+  // Whether targets are so few that caches hold them. What caches hold of one is then dropped before it is read into.
+  bool cached_targets = false;
+};
+
 class RealRuntime : public Runtime {
  public:
   RealRuntime();
@@ -36,8 +43,7 @@ class RealRuntime : public Runtime {
   LaneIdx AddIssuerLane(std::string name);
   // A task takes at least cost.link_bytes / link_bytes_per_s seconds. With a rate of 0 it takes as long as its body.
   LaneIdx AddThreadLane(std::string name, double link_bytes_per_s = 0);
-  // Reads for at most `max_reading` tasks at once.
-  LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader, int64_t max_reading = kAnyReading);
+  LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader, DiskUse use = {});
   // REQUIRES: all streams belong to one device.
   LaneIdx AddStreamLane(std::string name, std::unique_ptr<DeviceStream> stream);
   // Returns kResources if the system refused a lane its thread. Such a lane never runs a task.
@@ -86,7 +92,7 @@ class RealRuntime : public Runtime {
     bool is_running = false;       // a task runs on the lane's thread or on the thread that made it ready
     std::vector<TaskRef> reading;  // on a disk lane: tasks under way; the index is the tag of their reads
     int64_t num_reading = 0;
-    int64_t max_reading = kAnyReading;
+    DiskUse use;  // not guarded
     uint64_t reading_bytes = 0;
     bool in_reader = false;     // the thread waits for the disk
     std::deque<TaskRef> given;  // given to the stream, not ended

@@ -473,6 +473,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   if (choices.empty()) return searches.back().refusal();
   DrawnChoices drawn;
   BreakTie(CheckBest(choices, model, hardware, workload, help.drawn == nullptr ? drawn : *help.drawn, pool));
+  for (PolicyChoice& choice : choices) choice.options.policy.expert_slots = choice.plan.num_expert_slots;
   return choices;
 }
 

@@ -43,13 +43,14 @@ absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
 }
 
 absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
-  PENSTOCK_ASSIGN_OR_RETURN(Workload workload, ParseWorkload(flags.workload));
   ModelFlags model_flags = flags.model;
   const bool all_schedules = model_flags.schedule == "all";
   if (all_schedules || model_flags.schedule == "auto") model_flags.schedule.reset();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model,
                             DescribeModel(options.model_dir, flags.config, options.model_mirrors));
+  const bool model_draws = model.loaded() != nullptr && model.loaded()->generation.draws_tokens();
+  PENSTOCK_ASSIGN_OR_RETURN(Workload workload, ParseWorkload(flags.workload, model_draws));
   const bool is_this_machine = flags.hardware == "auto";
   if (!is_this_machine && !options.model_mirrors.empty()) {
     return UsageError(
