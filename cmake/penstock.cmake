@@ -30,7 +30,7 @@ target_compile_options(penstock_hot_code INTERFACE $<$<CONFIG:Debug>:-O1>)
 set_property(GLOBAL PROPERTY PENSTOCK_LIBRARIES penstock_flags)
 
 # The dependencies of penstock_base, which its users inherit.
-set(PENSTOCK_BASE_DEPS absl::status absl::statusor absl::flat_hash_set absl::flat_hash_map absl::function_ref absl::span
+set(PENSTOCK_BASE_DEPS absl::cleanup absl::status absl::statusor absl::flat_hash_set absl::flat_hash_map absl::function_ref absl::span
                        Boost::json fmt::fmt spdlog::spdlog PkgConfig::xxhash Threads::Threads)
 
 # penstock_precompiled(penstock_precompiled HEADER precompiled.h DEPS fmt::fmt) adds a target that shares its precompiled

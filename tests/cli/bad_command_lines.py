@@ -35,6 +35,10 @@ def flag_rows():
     yield "L1", "unknown flag", generating("--zzzzzzzz", code=2, match="unknown argument '--zzzzzzzz'")
     yield "L1", "unknown task", usage(["run", "--task", "score"], "--task: expected one of answer, classify")
     yield "L1", "stray word", generating("stray", code=2, match="unknown argument 'stray'")
+    yield "L1", "a file without --input", lambda box: box.run(
+        ["run", "--model", "x", box.file("requests.jsonl", "")], code=2, match="did you mean --input .*requests.jsonl")
+    yield "L1", "a folder without --model", lambda box: box.run(
+        ["inspect", box.model().path], code=2, match="did you mean --model ")
     yield "L1", "control characters", generating("--a\nb\x1b[31m", code=2, match="unknown argument")
     yield "L1", "not UTF-8", lambda box: box.run([b"inspect", b"--\xff\xfe"], code=2, match="argument|model")
     yield "L1", "flag of 100 kB", generating("--" + "x" * 100_000, code=2, match="unknown argument")
@@ -558,7 +562,7 @@ def shard_rows():
         ["part1", "other"], "are not of one job: input.digest",
         change=lambda box: box.run(run(box, "--shard=2/2", name="other", text="".join(lines[1:] + lines[:1]))))
     yield "L13", "other sampling", refusing(
-        ["part1", "other"], "sampling.top_k: null in the first, 3 in the second",
+        ["part1", "other"], "sampling.top_k: not given in the first, 3 in the second",
         change=lambda box: box.run(run(box, "--shard=2/2", "--top-k=3", name="other")))
     yield "L13", "no manifest", refusing(["part1", "part2"], "part2.jsonl.manifest.json", code=5,
                                          change=lambda box: os.remove(box.path("part2.jsonl.manifest.json")))

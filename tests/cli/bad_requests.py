@@ -72,7 +72,8 @@ def line_rows():
     good = request("a")
     for name, line, pattern in (
             ("no JSON", b"hello", "column 1"), ("cut", b'{"id": "b", "prompt": "x', "column"),
-            ("array", b"[1]", "expected a JSON object, found array"), ("number", b"7", "expected a JSON object"),
+            ("array", b"[1]", "expected a JSON object, found array; jq -c '.\\[\\]' FILE"),
+            ("number", b"7", "expected a JSON object"),
             ("null", b"null", "expected a JSON object"), ("two objects", b"{}{}", "column 3"),
             ("comment", b"{} // x", "column"),
             ("NaN", b'{"prompt": "x", "temperature": NaN}', "column"),
@@ -89,6 +90,12 @@ def line_rows():
     yield "J1", "CRLF", job(None, {}, code=0, text=f"{good}\r\n\r\n{request('b')}\r\n")
     yield "J1", "CRLF and a bad line", job(None, {2: ("invalid_json", "column")}, text=f"{good}\r\n{{\r\n{request('b')}\r\n")
     yield "J1", "byte-order mark", job(None, {}, code=0, text="\ufeff" + good + "\n")
+    yield "J1", "an array over several lines", job(
+        None, {1: ("invalid_json", "holds a whole request \\(jq -c '.\\[\\]' FILE"), 3: ("invalid_json", "column")},
+        text=f"[\n{good}\n]\n")
+    yield "J1", "an object over several lines", job(
+        None, {1: ("invalid_json", "jq -c . FILE"), 2: ("invalid_json", "column"), 3: ("invalid_json", "column")},
+        text='{\n"prompt": "x"\n}\n')
     yield "J1", "no final newline", job(None, {}, code=0, text=good)
     yield "J1", "empty file", job(None, {}, code=0, text="")
     yield "J1", "only blank lines", job(None, {}, code=0, text="\n\n \r\n")
@@ -246,6 +253,8 @@ def size_rows():
     for name, fields, pattern in (("list of prompts", {"prompt": ["a", "b"]}, "list of prompts"),
                                   ("best_of", {"best_of": 3}, "value of n"),
                                   ("typing error", {"max_token": 3}, "did you mean max_tokens"),
+                                  ("top-p", {"top-p": 0.5}, "did you mean top_p"),
+                                  ("max_output_tokens", {"max_output_tokens": 3}, "use max_tokens"),
                                   ("topk", {"topk": 3}, "did you mean top_k"), ("Seed", {"Seed": 3}, "did you mean seed"),
                                   ("turns with choices", {"prompt": None, "turns": ["x"], "choices": ["a"]}, "have none"),
                                   ("choices and echo", {"choices": ["a"], "echo": True}, "is only scored"),
@@ -339,7 +348,7 @@ def resume_rows():
                                    ("emptied", "", "input.lines: 6 then, 0 now")):
         yield "J6", name, after_a_part(rewrite(content), "cannot resume.*" + pattern)
     yield "J6", "CRLF instead of LF", after_a_part(rewrite("".join(lines).replace("\n", "\r\n")), None, code=0)
-    yield "J6", "other temperature", after_a_part(lambda *_: ["--temperature", "0.5"], "sampling.temperature: null then")
+    yield "J6", "other temperature", after_a_part(lambda *_: ["--temperature", "0.5"], "temperature: not given then")
     yield "J6", "other seed", after_a_part(lambda *_: ["--seed", "7"], "seed: 0 then, 7 now")
     yield "J6", "other dtype", after_a_part(lambda *_: ["--dtype", "bf16"], "settings.dtype")
 
@@ -396,6 +405,12 @@ def resume_rows():
 
 
 def output_rows():
+    def no_model(box):
+        source = box.file("in.jsonl", request("a") + "\n")
+        box.run(["run", "--model", box.path("nowhere"), "--input", source, "--output", box.output()], code=3)
+        box.expect(not os.path.exists(box.output()), "an empty output is left")
+    yield "J8", "no model", no_model
+
     def refused(prepare, pattern, code=5, model="nowhere", preexec=None, more=()):
         """prepare(box, source) returns the output's path. There is no model: the fault must be found before it is opened."""
         def test(box):
@@ -497,7 +512,7 @@ def output_rows():
     # A terminal that closes stops a job in order. A second signal does not wait for requests under way.
     yield "J9", "SIGHUP", lambda box: stopped(box, ["--drain=0"], [signal.SIGHUP], "continue with --resume")
     yield "J9", "two signals", lambda box: stopped(box, ["--drain=1000"], [signal.SIGINT, signal.SIGTERM],
-                                                   "stopped at once by a second signal")
+                                                   "stopped at once by a second signal; continue with --resume")
 
 
 def cases():

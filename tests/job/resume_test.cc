@@ -64,12 +64,12 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"no temperature",
        [&] { options_.sampling.temperature.reset(); },
        4,
-       {"sampling.temperature: 7E-1 then, null now"}},
-      {"top_k", [&] { options_.sampling.top_k = 5; }, 4, {"sampling.top_k: null then, 5 now"}},
+       {"sampling.temperature: 7E-1 then, not given now"}},
+      {"top_k", [&] { options_.sampling.top_k = 5; }, 4, {"sampling.top_k: not given then, 5 now"}},
       {"top_p", [&] { options_.sampling.top_p = 0.5; }, 4, {"sampling.top_p"}},
       {"min_p", [&] { options_.sampling.min_p = 0.5; }, 4, {"sampling.min_p"}},
       {"penalty", [&] { options_.sampling.repetition_penalty = 1.5; }, 4, {"sampling.repetition_penalty"}},
-      {"max_tokens", [&] { options_.sampling.max_tokens = 5; }, 4, {"sampling.max_tokens: null then, 5 now"}},
+      {"max_tokens", [&] { options_.sampling.max_tokens = 5; }, 4, {"sampling.max_tokens: not given then, 5 now"}},
       {"stop", [&] { options_.sampling.stop = {"x"}; }, 4, {"sampling.stop"}},
       {"ignore_eos", [&] { options_.sampling.ignore_eos = true; }, 4, {"sampling.ignore_eos"}},
       {"logprobs", [&] { options_.sampling.logprobs = 1; }, 4, {"sampling.logprobs"}},
@@ -90,14 +90,14 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"model dtype", [&] { engine_.dtype = "bf16"; }, 4, {"model.dtype"}},
       {"model context", [&] { engine_.context_length = 99; }, 4, {"model.context_length"}},
       {"generation config", [&] { engine_.default_temperature = 0.5; }, 4, {"model.sampling.temperature"}},
-      {"line changed", [&] { WriteInput(InputWithLine(20, other_line)); }, 4, {"the first difference is in line 21)"}},
+      {"line changed", [&] { WriteInput(InputWithLine(20, other_line)); }, 4, {"the first difference is in line 21"}},
       {"line inserted",
        [&] { WriteInput(InputWithLine(0, other_line + "\n" + Lines(input_)[0])); },
        4,
-       {"input.lines: 40 then, 41 now", "in line 1)"}},
+       {"input.lines: 40 then, 41 now", "in line 1"}},
       {"line appended", [&] { WriteInput(input_ + other_line); }, 4, {"the first difference is in line 41"}},
       {"line removed", [&] { WriteInput(input_.substr(input_.find('\n') + 1)); }, 4, {"input.lines: 40 then, 39 now"}},
-      {"blank inserted", [&] { WriteInput("\n" + input_); }, 4, {"in line 1)"}},
+      {"blank inserted", [&] { WriteInput("\n" + input_); }, 4, {"in line 1"}},
       {"shard",
        [&] {
          options_.shard = {2, 3};
@@ -229,7 +229,7 @@ TEST(InputCheckpointsTest, ALongInputStillTellsWhereItChanged) {
   EXPECT_TRUE(CompareJob(manifest_of(then), manifest_of(then)).ok());
   EXPECT_THAT(Message(CompareJob(manifest_of(then), manifest_of(now))), HasSubstr("in lines 5001 to 5004"));
   const InputReport shorter = report_of(text.substr(0, at));
-  EXPECT_THAT(Message(CompareJob(manifest_of(then), manifest_of(shorter))), HasSubstr("after line 5000)"));
+  EXPECT_THAT(Message(CompareJob(manifest_of(then), manifest_of(shorter))), HasSubstr("after line 5000"));
   std::filesystem::remove(path);
 }
 

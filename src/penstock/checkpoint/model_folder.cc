@@ -131,8 +131,9 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   if (!real_path.has_value()) {
     if (errno == ENAMETOOLONG) return UsageError("{}: {}", path, ErrnoText(errno));
     const absl::Status missing = ModelError("{}: cannot open the model folder: {}", path, ErrnoText(errno));
+    // "organisation/name", unless there is a folder of that name here.
     const bool is_hub_name = std::ranges::count(path, '/') == 1 && path.front() != '/' && path.front() != '.';
-    if (!is_hub_name) return missing;
+    if (!is_hub_name || RealPath(path.substr(0, path.find('/'))).has_value()) return missing;
     return ModelError("{}; to download a model of Hugging Face: hf download {} --local-dir DIR", Message(missing),
                       path);
   }

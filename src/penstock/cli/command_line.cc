@@ -90,7 +90,8 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
       .Required()
       .TypeName("FILE");
   AddFlag(*command, "-o,--output", flags->job.output_path,
-          "results, one JSON object per line; - for standard output, which cannot be resumed")
+          "results, one JSON object per line; - for standard output, which cannot be resumed (not needed with "
+          "--validate-only)")
       .TypeName("FILE");
   AddFlag(*command, "--resume", flags->job.resume, "continue the job of the existing output");
   AddFlag(*command, "--retry-failed", flags->job.retry_failed, "like --resume, and run failed requests again");

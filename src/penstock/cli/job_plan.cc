@@ -125,7 +125,7 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
 std::string TextOf(const Cost& cost) {
   std::string text = FormatPromptReport(cost.prompts);
   if (cost.estimate.has_value()) {
-    text += fmt::format("predicted with --policy auto: {:.3g} s", cost.estimate->total_s());
+    text += fmt::format("with --policy auto the job takes about {:.3g} s", cost.estimate->total_s());
     if (cost.prompts.new_tokens > 0) {
       text +=
           fmt::format(", {:.1f} tokens per second, if no answer ends early", cost.estimate->generation_tokens_per_s());

@@ -115,7 +115,8 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     PENSTOCK_ASSIGN_OR_RETURN(flags.job.shard, ParseShard(*flags.shard));
   }
   flags.job.task = FindChoice(flags.task, JobTasks())->value;
-  const std::atomic<bool>& stop_requested = StopOnSignals();
+  const std::atomic<bool>& stop_requested =
+      StopOnSignals(flags.validate_only || flags.job.output_path == "-" ? Resumable::kNo : Resumable::kYes);
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return ValidateOnly(flags, stop_requested);
   if (flags.as_json) LogWarning("--json counts only with --validate-only");

@@ -11,6 +11,7 @@ namespace penstock::cli {
 namespace {
 
 std::atomic<bool> stop_requested{false};
+std::atomic<bool> can_resume{false};
 
 void StopAtOnce(std::string_view line) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
@@ -19,7 +20,8 @@ void StopAtOnce(std::string_view line) {
 
 void OnStopSignal(int) {
   if (!stop_requested.exchange(true)) return;
-  StopAtOnce("penstock: error: stopped at once by a second signal\n");
+  StopAtOnce(can_resume ? "penstock: error: stopped at once by a second signal; continue with --resume\n"
+                        : "penstock: error: stopped at once by a second signal\n");
 }
 
 }  // namespace
@@ -28,7 +30,8 @@ void StopStuckRank() {
   StopAtOnce("penstock: error: another rank has neither arrived nor left for 60 s; continue with --resume\n");
 }
 
-const std::atomic<bool>& StopOnSignals() {
+const std::atomic<bool>& StopOnSignals(Resumable resumable) {
+  can_resume = resumable == Resumable::kYes;
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
   sigemptyset(&action.sa_mask);

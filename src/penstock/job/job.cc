@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/file.h"
@@ -230,6 +231,17 @@ absl::StatusOr<OpenedEngine> OpenFor(const OpenJob& job, absl::FunctionRef<Engin
   return opened;
 }
 
+// Opens an engine that can go on with the job. A refused job leaves no empty output.
+absl::StatusOr<OpenedEngine> OpenAgreed(const JobOptions& options, OpenJob& job,
+                                        absl::FunctionRef<EngineOpener> open_engine) {
+  absl::Cleanup refused = [&job] { job.output->RemoveIfUnused(); };
+  PENSTOCK_ASSIGN_OR_RETURN(OpenedEngine opened, OpenFor(job, open_engine));
+  PENSTOCK_RETURN_IF_ERROR(CheckAnswerable(job.report, *opened.engine));
+  PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *opened.engine, job));
+  std::move(refused).Cancel();
+  return opened;
+}
+
 // Refuses other files of the command that would overwrite a file of the job, and an output that the pattern of an input
 // stands for: a resumed job would read it.
 absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::string>& input_names) {
@@ -324,11 +336,9 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   progress.Print(NotesAtStart(options, job));
   PENSTOCK_RETURN_IF_ERROR(stats.Begin());
 
-  PENSTOCK_ASSIGN_OR_RETURN(OpenedEngine opened, OpenFor(job, open_engine));
+  PENSTOCK_ASSIGN_OR_RETURN(OpenedEngine opened, OpenAgreed(options, job, open_engine));
   const std::unique_ptr<Engine> engine = std::move(opened.engine);
-  PENSTOCK_RETURN_IF_ERROR(CheckAnswerable(job.report, *engine));
   progress.Predict(opened.predicted_tokens_per_s);
-  PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
   if (num_retried > 0) {
     PENSTOCK_RETURN_IF_ERROR(DropFailed(options, calls, job));
     summary.numbers.num_resumed = job.scan.num_done;

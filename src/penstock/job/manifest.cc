@@ -60,7 +60,9 @@ absl::StatusOr<std::vector<std::string>> Differences(const json::object& then, c
     const auto found = flat_then.find(key);
     const std::string value_then = found == flat_then.end() ? "absent" : found->second;
     if (value_then == value_now) continue;
-    differences.push_back(fmt::format("{}: {} {}, {} {}", key, value_then, then_word, value_now, now_word));
+    const auto shown = [](const std::string& value) { return value == "null" ? "not given" : value.c_str(); };
+    differences.push_back(
+        fmt::format("{}: {} {}, {} {}", key, shown(value_then), then_word, shown(value_now), now_word));
   }
   return differences;
 }
@@ -243,8 +245,9 @@ absl::StatusOr<int64_t> NumInputLines(const Manifest& manifest, const std::strin
 absl::Status CompareJob(const Manifest& then, const Manifest& now) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<std::string> differences, Differences(then.job, now.job));
   for (std::string& difference : differences) {
+    // Nobody knows a digest by heart.
     if (difference.starts_with("input.digest"))
-      difference += " (" + WhereInputDiffers(then.checkpoints, now.checkpoints) + ")";
+      difference = "the input has changed, " + WhereInputDiffers(then.checkpoints, now.checkpoints);
   }
   if (then.shard != now.shard) {
     differences.push_back(fmt::format("shard: {} then, {} now", ShardForPeople(then.shard), ShardForPeople(now.shard)));

@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& 
   std::unique_ptr<OutputFile> file(new OutputFile(std::move(fd), path, calls));
   if (::fstat(file->fd(), &info) != 0) return IoError("{}: cannot stat: {}", path, ErrnoText(errno));
   file->is_regular_ = S_ISREG(info.st_mode);
+  file->is_new_ = !exists;
   if (!file->is_regular_) return file;
   PENSTOCK_RETURN_IF_ERROR(file->Lock());
   // The size is valid only from here on: the previous holder of the lock may have written.
@@ -97,6 +98,10 @@ absl::Status OutputFile::Lock() {
     return IoError("{}: another job has replaced the file; try again", path_);
   }
   return absl::OkStatus();
+}
+
+void OutputFile::RemoveIfUnused() {
+  if (is_new_ && is_regular_ && num_bytes_ == 0 && CheckUnchanged().ok()) (void)::unlink(path_.c_str());
 }
 
 absl::Status OutputFile::RenameTo(const std::string& path) {

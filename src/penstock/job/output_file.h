@@ -47,6 +47,9 @@ class OutputFile {
   uint64_t num_bytes() const { return num_bytes_; }
   bool is_regular() const { return is_regular_; }  // only regular files can be resumed
 
+  // Removes the file if Open() created it and nothing was written to it.
+  void RemoveIfUnused();
+
   // Gives the file another name, in place of the file that has it now. Survives a power loss.
   absl::Status RenameTo(const std::string& path);
 
@@ -76,6 +79,7 @@ class OutputFile {
   std::string path_;
   OutputCalls& calls_;
   bool is_regular_ = false;
+  bool is_new_ = false;
   bool sync_failed_ = false;
   uint64_t num_bytes_ = 0;
   int64_t num_unsynced_ = 0;

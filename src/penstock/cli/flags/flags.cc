@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -130,6 +131,16 @@ constexpr std::string_view kValuesMark = "values: ";
 // CLI11 adds this to the name of a section.
 constexpr std::string_view kSectionMark = ".++";
 
+// Returns which flag was probably meant for a file or folder without one; empty if none.
+std::string HintOfFlag(const CLI::App& command, const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return "";
+  const bool is_model = std::filesystem::is_directory(path, error) || path.ends_with(".gguf");
+  const char* const flag = is_model ? "--model" : "--input";
+  if (command.get_option_no_throw(flag) == nullptr) return "";
+  return fmt::format("; did you mean {} {}?", flag, Printable(path));
+}
+
 absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = ChosenCommand(app);
   std::string message = error.what();
@@ -145,7 +156,9 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
   const auto extras = app.remaining(/*recurse=*/true);
   const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (!extras.empty() && (is_missing || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
-    name_unknown(command == nullptr && !extras[0].starts_with('-') ? "command" : "argument", extras[0]);
+    const bool has_dash = extras[0].starts_with('-');
+    name_unknown(command == nullptr && !has_dash ? "command" : "argument", extras[0]);
+    if (command != nullptr && !has_dash && hint.empty()) hint = HintOfFlag(*command, extras[0]);
   } else if (is_missing && command == nullptr) {
     message = "expected a command";
   } else if (const size_t end = message.find(kMissingValue); end != std::string::npos) {

@@ -7,6 +7,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
 #include "penstock/chat/answer/answer_format.h"
+#include "penstock/job/input/field_names.h"
 
 namespace penstock {
 namespace {
@@ -328,119 +329,6 @@ void ReadBadWords(FieldReader& fields, JobRequest& request) {
   }
 }
 
-// Fields of OpenAI's, vLLM's and llama.cpp's requests that would change the answer, and advice for each.
-struct UnsupportedField {
-  std::string_view name;
-  std::string_view advice;
-};
-constexpr std::string_view kLeaveItOut = "leave it out";
-constexpr UnsupportedField kUnsupportedFields[] = {
-    {"max_new_tokens", "use max_tokens"},
-    {"n_predict", "use max_tokens"},
-    {"max_length", "use max_tokens"},
-    {"repeat_penalty", "use repetition_penalty"},
-    {"stop_sequences", "use stop"},
-    {"random_seed", "use seed"},
-    {"functions", "use tools or leave it out"},
-    {"function_call", "use tool_choice or leave it out"},
-    {"suffix", kLeaveItOut},
-    {"use_beam_search", kLeaveItOut},
-    {"length_penalty", kLeaveItOut},
-    {"early_stopping", kLeaveItOut},
-    {"allowed_token_ids", kLeaveItOut},
-    {"truncate_prompt_tokens", kLeaveItOut},
-    {"chat_template", "the model's own template is used"},
-    {"guided_decoding_backend", kLeaveItOut},
-    {"logits_processors", kLeaveItOut},
-    {"prompt_embeds", kLeaveItOut},
-    {"modalities", kLeaveItOut},
-    {"audio", kLeaveItOut},
-    {"prediction", kLeaveItOut},
-    {"web_search_options", kLeaveItOut},
-    {"verbosity", kLeaveItOut},
-    {"typical_p", kLeaveItOut},
-    {"tfs_z", kLeaveItOut},
-    {"mirostat", kLeaveItOut},
-    {"xtc_probability", kLeaveItOut},
-    {"dry_multiplier", kLeaveItOut},
-};
-
-// Fields that Penstock reads. A name that is nearly one of these is a typing error.
-constexpr std::string_view kFields[] = {"prompt",
-                                        "messages",
-                                        "turns",
-                                        "choices",
-                                        "model",
-                                        "tools",
-                                        "tool_choice",
-                                        "parallel_tool_calls",
-                                        "max_tokens",
-                                        "max_completion_tokens",
-                                        "min_tokens",
-                                        "temperature",
-                                        "top_k",
-                                        "top_p",
-                                        "min_p",
-                                        "repetition_penalty",
-                                        "presence_penalty",
-                                        "frequency_penalty",
-                                        "logit_bias",
-                                        "bad_words",
-                                        "stop",
-                                        "stop_token_ids",
-                                        "ignore_eos",
-                                        "include_stop_str_in_output",
-                                        "logprobs",
-                                        "top_logprobs",
-                                        "prompt_logprobs",
-                                        "system",
-                                        "seed",
-                                        "reasoning_effort",
-                                        "chat_template_kwargs",
-                                        "response_format",
-                                        "structured_outputs",
-                                        "guided_json",
-                                        "guided_regex",
-                                        "guided_choice",
-                                        "guided_grammar",
-                                        "grammar",
-                                        "json_schema",
-                                        "documents",
-                                        "custom_id",
-                                        "question_id"};
-
-// Returns the name in small letters, without "_".
-std::string Simplified(std::string_view name) {
-  std::string simple;
-  for (const char c : name) {
-    if (c != '_') simple += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  }
-  return simple;
-}
-
-void RefuseTypingErrors(FieldReader& fields) {
-  for (const auto& [key, value] : fields.object()) {
-    const std::string_view name(key.data(), key.size());
-    constexpr size_t kMinBytes = 6, kMaxBytes = 64;  // with one wrong letter, shorter names resemble too many others
-    if (name.size() > kMaxBytes || std::ranges::find(kFields, name) != std::end(kFields)) continue;
-    for (const std::string_view known : kFields) {
-      const bool is_near = name.size() >= kMinBytes && EditDistance(name, known) == 1;
-      if (!is_near && Simplified(name) != Simplified(known)) continue;
-      return fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
-    }
-  }
-}
-
-// Refuses fields of OpenAI's requests that would change the answer and that Penstock does not support.
-void RefuseUnsupported(FieldReader& fields) {
-  for (const auto& [name, advice] : kUnsupportedFields) {
-    const json::value* value = fields.Find(name);
-    if (value == nullptr || *value == json::value(false) || *value == json::value("")) continue;
-    fields.Fail("unsupported", name, fmt::format("is not supported; {}", advice));
-  }
-  RefuseTypingErrors(fields);
-}
-
 // Names the fields that nothing has read. ReadId() has read ids.
 void AddIgnored(const FieldReader& fields, RequestLine& line) {
   for (std::string& name : fields.Unread()) {
@@ -568,14 +456,21 @@ RequestLine ParseRequestLine(std::string_view text, int64_t number) {
       message = fmt::format("column {}: not UTF-8 (byte {:#04x}); iconv -t UTF-8 -f ENCODING converts files", at + 1,
                             static_cast<unsigned char>(text[at]));
     }
+    const size_t first = text.find_first_not_of(" \t");
+    if (number == 1 && first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) {
+      message += fmt::format("; each line holds a whole request (jq -c {} FILE writes such lines)",
+                             text[first] == '[' ? "'.[]'" : ".");
+    }
     // A request is one line, so only the column is useful.
     if (constexpr std::string_view kPlace = "line 1, "; message.starts_with(kPlace)) message.erase(0, kPlace.size());
     line.error = LineError{"invalid_json", std::move(message), ""};
     return line;
   }
   if (!value->is_object()) {
-    line.error =
-        LineError{"invalid_request", fmt::format("expected a JSON object, found {}", JsonTypeName(*value)), ""};
+    line.error = LineError{"invalid_request",
+                           fmt::format("expected a JSON object, found {}{}", JsonTypeName(*value),
+                                       value->is_array() ? "; jq -c '.[]' FILE writes one line for each request" : ""),
+                           ""};
     return line;
   }
   const json::object& object = value->get_object();
