@@ -76,7 +76,8 @@ void UseShareOfCpus(int share_idx, int num_shares) {
   sched_setaffinity(0, sizeof(mask), &mask);
 }
 
-ThreadPool::ThreadPool(int num_threads, Pinned pinned) : members_(static_cast<size_t>(num_threads)) {
+ThreadPool::ThreadPool(int num_threads, Pinned pinned)
+    : members_(static_cast<size_t>(num_threads)), shares_(static_cast<size_t>(num_threads)) {
   PENSTOCK_CHECK(num_threads >= 1);
   const std::vector<int> cpus = UsableCpus();
   num_spins_ = num_threads <= NumUsableCpus() ? kSpins : 0;
@@ -165,9 +166,12 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
     for (int64_t task_idx = 0; task_idx < num_tasks; ++task_idx) body(task_idx, 0);
     return;
   }
-  body_ = &body;
-  num_tasks_ = num_tasks;
-  next_task_.store(0, std::memory_order_relaxed);
+  const int num_shares = num_workers();
+  for (int i = 0; i < num_shares; ++i) {
+    shares_[i].body = &body;
+    shares_[i].next.store(num_tasks * i / num_shares, std::memory_order_relaxed);
+    shares_[i].end.store(num_tasks * (i + 1) / num_shares, std::memory_order_relaxed);
+  }
   gate_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
@@ -176,7 +180,6 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
   members_[0].is_inside.store(false, std::memory_order_relaxed);
   // All tasks have been handed out. Workers inside finish theirs; others find the gate closed.
   WaitForInside(gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen);
-  body_ = nullptr;
 }
 
 bool ThreadPool::Enter() {
@@ -188,10 +191,15 @@ bool ThreadPool::Enter() {
 }
 
 void ThreadPool::DrainTasks(int worker_idx) {
-  for (;;) {
-    const int64_t task_idx = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task_idx >= num_tasks_) return;
-    (*body_)(task_idx, worker_idx);
+  const int num_shares = num_workers();
+  const Body& body = *shares_[worker_idx].body;
+  for (int i = 0; i < num_shares; ++i) {
+    Share& share = shares_[(worker_idx + i) % num_shares];
+    const int64_t end = share.end.load(std::memory_order_relaxed);
+    while (share.next.load(std::memory_order_relaxed) < end) {
+      const int64_t task_idx = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (task_idx < end) body(task_idx, worker_idx);
+    }
   }
 }
 

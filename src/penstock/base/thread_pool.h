@@ -55,8 +55,9 @@ class ThreadPool {
   };
 
   // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when all are
-  // done. Tasks are handed out one at a time, which balances uneven tasks. `body` must not open a region of the same
-  // pool. An exception in `body` ends the process: other workers still use the objects that it would unwind.
+  // done. Each thread begins with its own share of the tasks, always the same of as many. Then it takes tasks of
+  // others, one at a time, which balances uneven tasks. `body` must not open a region of the same pool. An exception in
+  // `body` ends the process: other workers still use the objects that it would unwind.
   void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body) noexcept;
 
  private:
@@ -66,6 +67,13 @@ class ThreadPool {
     std::atomic<int> cpu{-1};            // the one to which it is pinned; -1: it is not
     pid_t thread = 0;                    // these two are set before `cpu`
     clockid_t clock = 0;                 // its CPU time
+  };
+  using Body = absl::FunctionRef<void(int64_t, int)>;
+  // The tasks of a region with which a thread begins. All that it needs for them lies in one cache line.
+  struct alignas(64) Share {
+    const Body* body = nullptr;
+    std::atomic<int64_t> next{0};
+    std::atomic<int64_t> end{0};
   };
 
   void Work(int worker_idx);
@@ -82,13 +90,11 @@ class ThreadPool {
   void DrainTasks(int worker_idx);
 
   std::vector<std::thread> threads_;
-  std::vector<Member> members_;      // the caller, then the workers
-  std::mutex swap_;                  // held by the thread that moves others
-  std::atomic<int> caller_cpu_{-1};  // the CPU that the workers leave to worker 0; -1: they are not pinned
-  int num_spins_ = 0;                // spins before a thread sleeps; set before the first worker starts
-  const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
-  int64_t num_tasks_ = 0;
-  alignas(64) std::atomic<int64_t> next_task_{0};
+  std::vector<Member> members_;                 // the caller, then the workers
+  std::mutex swap_;                             // held by the thread that moves others
+  std::atomic<int> caller_cpu_{-1};             // the CPU that the workers leave to worker 0; -1: they are not pinned
+  int num_spins_ = 0;                           // spins before a thread sleeps; set before the first worker starts
+  std::vector<Share> shares_;                   // the caller's, then the workers'
   alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one for each region; workers wait for it
   // Whether workers may enter the current region, and how many are inside besides the caller.
   alignas(64) std::atomic<uint32_t> gate_{0};
