@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "penstock/base/status.h"
@@ -346,6 +347,30 @@ class CountingReader : public DiskReader {
   int& max_under_way_;
   std::deque<uint64_t> reads_;
 };
+
+// Slots may end where the memory ends.
+TEST_F(DiskLaneTest, DropsNoLineBehindWhatItReads) {
+  constexpr size_t kPages = 3, kBytes = 4096;
+  void* const memory =
+      ::mmap(nullptr, (kPages + 1) * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const begin = static_cast<std::byte*>(memory);
+  ASSERT_EQ(::mprotect(begin + kPages * kBytes, kBytes, PROT_NONE), 0);
+  {
+    RealRuntime runtime;
+    const LaneIdx disk = runtime.AddDiskLane("disk", DiskReader::Create(files_, {}).value(),
+                                             {.max_reading = kAnyReading, .cached_targets = true});
+    for (const FileExtent extent : {FileExtent{0, kPages * kBytes}, FileExtent{4096 + 7, kPages * kBytes - 100}}) {
+      for (int i = 0; i < 2; ++i) {
+        const DiskRead read{0, extent, begin};
+        EXPECT_EQ(DiskReader::WrittenBytes(read), kPages * kBytes);
+        EXPECT_TRUE(runtime.Wait(runtime.Issue({.lane = disk, .reads = {read}})).ok());
+        EXPECT_EQ(std::memcmp(DiskReader::Landing(read), content_.data() + extent.offset_bytes, extent.size_bytes), 0);
+      }
+    }
+  }
+  ::munmap(memory, (kPages + 1) * kBytes);
+}
 
 TEST(DiskLane, ReadsForAtMostSoManyTasksAtOnce) {
   for (const int max : {1, 3}) {

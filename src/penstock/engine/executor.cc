@@ -49,8 +49,9 @@ Executor::Executor(Args& args)
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_ = args.disk.get();
   const MemoryPlan& memory = args.policy.plan;
-  disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk),
-                                    {.max_reading = MaxReading(memory), .cached_targets = CachesHoldSlots(memory)});
+  const DiskUse use = {.max_reading = MaxReading(memory),
+                       .cached_targets = args.disk->is_direct() && CachesHoldSlots(memory)};
+  disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk), use);
   if (args.policy.schedule.max_ahead > 0) predict_lane_ = runtime_.AddThreadLane("predict");
   if (args.communicator != nullptr) {
     ranks_ = {.communicator = args.communicator,

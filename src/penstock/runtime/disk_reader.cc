@@ -131,6 +131,7 @@ class RingReader : public DiskReader {
     (void)!::write(wake_fd_.get(), &one, sizeof(one));  // fails only when 2^64 - 2 wake-ups are pending
   }
 
+  bool is_direct() const override { return sources_->all_direct(); }
   std::string Description() const override {
     return sources_->all_direct() ? "io_uring, O_DIRECT" : "io_uring, page cache";
   }
@@ -281,6 +282,7 @@ class ThreadReader : public DiskReader {
     wake_caller_.notify_one();
   }
 
+  bool is_direct() const override { return sources_->all_direct(); }
   std::string Description() const override {
     return fmt::format("{} reading threads, {}", threads_.size(), sources_->all_direct() ? "O_DIRECT" : "page cache");
   }
@@ -335,6 +337,10 @@ class ThreadReader : public DiskReader {
 }  // namespace
 
 uint64_t DiskReader::PaddedBytes(uint64_t size_bytes) { return RoundUp(size_bytes, kPageBytes) + kPageBytes; }
+
+uint64_t DiskReader::WrittenBytes(const DiskRead& read) {
+  return RoundUp(read.extent.offset_bytes % kPageBytes + read.extent.size_bytes, kPageBytes);
+}
 
 std::byte* DiskReader::Landing(const DiskRead& read) { return read.target + read.extent.offset_bytes % kPageBytes; }
 

@@ -30,7 +30,7 @@ struct DiskReaderOptions {
 struct DiskRead {
   int file_idx = 0;
   FileExtent extent;            // the wanted bytes
-  std::byte* target = nullptr;  // page-aligned, with room for PaddedBytes(extent.size_bytes)
+  std::byte* target = nullptr;  // page-aligned, with room for WrittenBytes()
   uint64_t tag = 0;             // returned with the completion
 };
 
@@ -58,6 +58,8 @@ class DiskReader {
 
   // Returns the bytes of memory that a read of `size_bytes` at any offset may touch.
   static uint64_t PaddedBytes(uint64_t size_bytes);
+  // Returns the bytes from `read.target` on that the read writes: whole pages.
+  static uint64_t WrittenBytes(const DiskRead& read);
   // Returns where the first wanted byte of `extent` lies after the read.
   static std::byte* Landing(const DiskRead& read);
 
@@ -68,6 +70,8 @@ class DiskReader {
   // Ends a waiting NextCompleted(), or else the next call of it. May be called from any thread.
   virtual void Wake() = 0;
 
+  // Whether the disk writes into targets itself, and no CPU copies from the page cache.
+  virtual bool is_direct() const { return false; }
   // Returns "io_uring, O_DIRECT", for example.
   virtual std::string Description() const = 0;
   // Returns the model's own directory and the mirrors; nothing without mirrors. May be called from any thread.

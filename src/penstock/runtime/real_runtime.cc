@@ -418,7 +418,10 @@ void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
     lock.unlock();
     for (DiskRead& read : task->task.reads) {
       read.tag = tag;
-      if (lane.use.cached_targets) DropFromCaches({read.target, DiskReader::PaddedBytes(read.extent.size_bytes)});
+      // Caches hold nothing of a target that was never filled. Dropping it would only map pages of zeros.
+      if (lane.use.cached_targets && !lane.filled.insert(read.target).second) {
+        DropFromCaches({read.target, DiskReader::WrittenBytes(read)});
+      }
       lane.reader->Submit(read);
     }
     lock.lock();

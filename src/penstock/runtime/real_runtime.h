@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "penstock/runtime/device_stream.h"
 #include "penstock/runtime/disk_reader.h"
 #include "penstock/runtime/lane_account.h"
@@ -92,7 +93,8 @@ class RealRuntime : public Runtime {
     bool is_running = false;       // a task runs on the lane's thread or on the thread that made it ready
     std::vector<TaskRef> reading;  // on a disk lane: tasks under way; the index is the tag of their reads
     int64_t num_reading = 0;
-    DiskUse use;  // not guarded
+    DiskUse use;                             // not guarded, like the next field
+    absl::flat_hash_set<std::byte*> filled;  // with use.cached_targets: the targets of earlier reads
     uint64_t reading_bytes = 0;
     bool in_reader = false;     // the thread waits for the disk
     std::deque<TaskRef> given;  // given to the stream, not ended
