@@ -162,6 +162,23 @@ TEST(ThreadPool, AWorkerTakesTheCpuOfACallerThatWaitsForIt) {
   EXPECT_TRUE(CPU_EQUAL(&after, &usable));
 }
 
+TEST(ThreadPool, DealsEachTaskOnceAndTheFirstOnesFirst) {
+  for (int num_threads = 1; num_threads <= 5; ++num_threads) {
+    ThreadPool pool(num_threads, ThreadPool::Pinned::kNo);
+    for (int64_t num_tasks = 1; num_tasks <= 40; ++num_tasks) {
+      std::vector<int64_t> dealt;
+      for (int64_t i = 0; i < num_tasks; ++i) dealt.push_back(pool.DealtIdx(i, num_tasks));
+      EXPECT_EQ(dealt[0], 0);
+      const int64_t begin_of_second = (num_tasks + num_threads - 1) / num_threads;
+      if (num_threads > 1 && num_tasks > 1) {
+        EXPECT_EQ(dealt[static_cast<size_t>(begin_of_second)], 1);
+      }
+      std::sort(dealt.begin(), dealt.end());
+      for (int64_t i = 0; i < num_tasks; ++i) EXPECT_EQ(dealt[static_cast<size_t>(i)], i);
+    }
+  }
+}
+
 TEST(NumUsableCpus, IsPlausible) {
   EXPECT_GE(NumUsableCpus(), 1);
   EXPECT_LE(NumUsableCpus(), 4096);

@@ -169,8 +169,8 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
   const int num_shares = num_workers();
   for (int i = 0; i < num_shares; ++i) {
     shares_[i].body = &body;
-    shares_[i].next.store(num_tasks * i / num_shares, std::memory_order_relaxed);
-    shares_[i].end.store(num_tasks * (i + 1) / num_shares, std::memory_order_relaxed);
+    shares_[i].next.store(ShareBegin(i, num_tasks), std::memory_order_relaxed);
+    shares_[i].end.store(ShareBegin(i + 1, num_tasks), std::memory_order_relaxed);
   }
   gate_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
@@ -180,6 +180,12 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
   members_[0].is_inside.store(false, std::memory_order_relaxed);
   // All tasks have been handed out. Workers inside finish theirs; others find the gate closed.
   WaitForInside(gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen);
+}
+
+int64_t ThreadPool::DealtIdx(int64_t task_idx, int64_t num_tasks) const {
+  int64_t share_idx = 0;
+  while (task_idx >= ShareBegin(share_idx + 1, num_tasks)) ++share_idx;
+  return (task_idx - ShareBegin(share_idx, num_tasks)) * num_workers() + share_idx;
 }
 
 bool ThreadPool::Enter() {

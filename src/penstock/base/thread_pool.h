@@ -11,6 +11,7 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -60,6 +61,10 @@ class ThreadPool {
   // `body` ends the process: other workers still use the objects that it would unwind.
   void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body) noexcept;
 
+  // Deals [0, num_tasks) out to the shares in turn: each thread begins with a low index. For regions whose largest
+  // tasks come first.
+  int64_t DealtIdx(int64_t task_idx, int64_t num_tasks) const;
+
  private:
   // A thread of the pool, as the others see it.
   struct alignas(64) Member {
@@ -76,6 +81,10 @@ class ThreadPool {
     std::atomic<int64_t> end{0};
   };
 
+  // Returns where the share begins. Shares that have a task more than others come first.
+  int64_t ShareBegin(int64_t share_idx, int64_t num_tasks) const {
+    return share_idx * (num_tasks / num_workers()) + std::min(share_idx, num_tasks % num_workers());
+  }
   void Work(int worker_idx);
   // Pins the calling thread as a member of the pool.
   void PinSelf(int worker_idx, int cpu);

@@ -446,7 +446,7 @@ void HostOperations::AttendRuns(const RowBatch& batch, RowRange rows, int64_t la
   context_.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
     // The rows that see the most positions come last in a chunk. Beginning with them balances the end of the parallel
     // region.
-    const int64_t reversed = num_tasks - 1 - task_idx;
+    const int64_t reversed = num_tasks - 1 - context_.pool.DealtIdx(task_idx, num_tasks);
     const RowRange& run = runs[reversed / num_parts];
     AttendHeads(layer_idx, kv.layer, kv.pages[run.begin - rows.begin], batch.kv_positions[run.begin], run,
                 reversed % num_parts, sight_of(run.begin), worker_idx);
