@@ -1,5 +1,6 @@
 """Tests of rows T: tokenizer.json, tokenizer_config.json, tokenizer.model and chat templates. See bad_inputs.py."""
 import json
+import os
 import re
 import struct
 
@@ -222,7 +223,7 @@ def chat(template, pattern, answered=False):
                 source = box.file("chats.jsonl", json.dumps(lines[0]) + "\n")
                 box.run(["run", "--model", model.path, "--input", source, "--output", box.output() + "2"], code=code,
                         match=pattern)
-                box.expect(open(box.output() + "2", "rb").read() == b"", "a job without a possible answer has answers")
+                box.expect(not os.path.exists(box.output() + "2"), "a job without a possible answer leaves an output")
     return test
 
 

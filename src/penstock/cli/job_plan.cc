@@ -34,7 +34,9 @@ double BytesPerToken(const DescribedModel& model, const std::string& sample) {
 Workload Limited(Workload workload, const InputReport& report, const DescribedModel& model,
                  const EngineOptions& options) {
   const bool model_draws = model.loaded()->generation.draws_tokens();
-  workload.draws_tokens = report.num_drawn > 0 || (model_draws && report.num_undecided > 0);
+  // Nobody knows the requests of a server.
+  const bool may_be_undecided = report.num_undecided > 0 || report.num_requests == 0;
+  workload.draws_tokens = report.num_drawn > 0 || (model_draws && may_be_undecided);
   workload.max_prompt_tokens =
       std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));
   workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
@@ -115,8 +116,11 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     PENSTOCK_ASSIGN_OR_RETURN(flags.job.shard, ParseShard(*flags.shard));
   }
   flags.job.task = FindChoice(flags.task, JobTasks())->value;
+  struct stat output = {};
+  const bool is_file =
+      flags.job.output_path != "-" && (::stat(flags.job.output_path.c_str(), &output) != 0 || S_ISREG(output.st_mode));
   const std::atomic<bool>& stop_requested =
-      StopOnSignals(flags.validate_only || flags.job.output_path == "-" ? Resumable::kNo : Resumable::kYes);
+      StopOnSignals(is_file && !flags.validate_only ? Resumable::kYes : Resumable::kNo);
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return ValidateOnly(flags, stop_requested);
   if (flags.as_json) LogWarning("--json counts only with --validate-only");

@@ -231,7 +231,7 @@ absl::StatusOr<OpenedEngine> OpenFor(const OpenJob& job, absl::FunctionRef<Engin
   return opened;
 }
 
-// Opens an engine that can go on with the job. A refused job leaves no empty output.
+// Opens an engine that can go on with the job. If there is none, no empty output is left.
 absl::StatusOr<OpenedEngine> OpenAgreed(const JobOptions& options, OpenJob& job,
                                         absl::FunctionRef<EngineOpener> open_engine) {
   absl::Cleanup refused = [&job] { job.output->RemoveIfUnused(); };

@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& 
     return std::unique_ptr<OutputFile>(new OutputFile(std::move(fd), "standard output", calls));
   }
   struct stat info = {};
+  const bool is_named = ::lstat(path.c_str(), &info) == 0;  // perhaps a link to a file that does not exist yet
   const bool exists = ::stat(path.c_str(), &info) == 0;
   const bool regular = !exists || S_ISREG(info.st_mode);
   // Pipes and devices are opened for writing only. Opening a pipe without a reader then fails.
@@ -70,7 +71,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& 
   std::unique_ptr<OutputFile> file(new OutputFile(std::move(fd), path, calls));
   if (::fstat(file->fd(), &info) != 0) return IoError("{}: cannot stat: {}", path, ErrnoText(errno));
   file->is_regular_ = S_ISREG(info.st_mode);
-  file->is_new_ = !exists;
+  file->is_new_ = !is_named;
   if (!file->is_regular_) return file;
   PENSTOCK_RETURN_IF_ERROR(file->Lock());
   // The size is valid only from here on: the previous holder of the lock may have written.

@@ -273,7 +273,8 @@ uint64_t ChooseKvBytes(const PlanInputs& in, const PassSize& size, const PassSha
   uint64_t kv_bytes = std::min(KvBytes(in, size.batch_size), KvWithin(in, size, shares.host_bytes));
   // A guess gives up to half of its pages away if all experts then stay in memory, and no step waits for a read. So
   // does a plan for the slots that it had: a job's texts may take a little less memory than the plan expected.
-  const int64_t num_slots = in.expert_slots > 0 ? in.expert_slots : in.planned_positions == 0 ? NumExperts(in) : 0;
+  const int64_t num_wanted = in.expert_slots > 0 ? in.expert_slots : in.planned_positions == 0 ? NumExperts(in) : 0;
+  const int64_t num_slots = std::min(num_wanted, NumExperts(in));
   if (num_slots > 0) {
     const uint64_t others = in.fixed_bytes + in.dense_bytes + static_cast<uint64_t>(num_slots) * in.slot_bytes;
     const uint64_t beside_experts = KvWithin(in, size, in.budget_bytes - std::min(in.budget_bytes, others));

@@ -457,7 +457,8 @@ RequestLine ParseRequestLine(std::string_view text, int64_t number) {
                             static_cast<unsigned char>(text[at]));
     }
     const size_t first = text.find_first_not_of(" \t");
-    if (number == 1 && first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) {
+    const bool is_cut = message.find("incomplete JSON") != std::string::npos;
+    if (number == 1 && is_cut && first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) {
       message += fmt::format("; each line holds a whole request (jq -c {} FILE writes such lines)",
                              text[first] == '[' ? "'.[]'" : ".");
     }
