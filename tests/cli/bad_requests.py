@@ -409,6 +409,11 @@ def output_rows():
         source = box.file("in.jsonl", request("a") + "\n")
         box.run(["run", "--model", box.path("nowhere"), "--input", source, "--output", box.output()], code=3)
         box.expect(not os.path.exists(box.output()), "an empty output is left")
+        os.symlink(box.path("elsewhere"), box.output())  # where its user wants the results
+        box.run(["run", "--model", box.path("nowhere"), "--input", source, "--output", box.output()], code=3)
+        box.expect(os.path.islink(box.output()), "a link is removed")
+        os.unlink(box.output())
+        os.unlink(box.path("elsewhere"))
     yield "J8", "no model", no_model
 
     def refused(prepare, pattern, code=5, model="nowhere", preexec=None, more=()):
