@@ -178,6 +178,32 @@ TEST(CudaDevice, EntriesComeFromFiles) {
   }
 }
 
+// Prompts that begin alike go on from copies of recurrent states, which kernels make between two rows.
+TEST(CudaDevice, StatesAreKeptWherePromptsPart) {
+  for (const std::string name : {"qwen3next-tiny", "jamba-tiny", "lfm2moe-odd", "minimax-tiny"}) {
+    SCOPED_TRACE(name);
+    const Golden golden(name);
+    std::vector<Request> requests;
+    for (uint32_t i = 0; i < 4; ++i) {
+      std::vector<TokenId> prompt = DrawTokens(40, 1);
+      for (const TokenId id : DrawTokens(21, 2 + i / 2)) prompt.push_back(id);
+      prompt.push_back(static_cast<TokenId>(5 + i));
+      requests.push_back({.prompt_ids = prompt, .sampling = {.temperature = 0, .max_tokens = 4, .logprobs = 1}});
+    }
+    const EngineOptions options = OptionsOf(golden.dir(), kSettings[1]);
+    const std::vector<Answer> expected = OfTheHost(options, requests);
+    const auto engine = Engine::Open(options).value();
+    for (size_t i = 0; i < requests.size(); ++i) {  // one after another: all others know what the first have kept
+      ASSERT_TRUE(engine->Submit(requests[i]).ok());
+      std::vector<Completion> finished;
+      while (finished.empty()) finished = engine->Step().value();
+      EXPECT_EQ(AnswerOf(finished[0]), expected[i]) << i;
+    }
+    EXPECT_EQ(engine->stats().prompt_tokens, 4 * 62);
+    EXPECT_LE(engine->stats().computed_prompt_tokens, 3 * 62);
+  }
+}
+
 #ifdef PENSTOCK_EMULATED_SIMT
 TEST(CudaDevice, WherePagesCannotBeLockedTwoHopsBringTheSame) {
   const Golden golden("olmoe-tiny");

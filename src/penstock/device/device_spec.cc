@@ -102,7 +102,7 @@ CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length,
   constexpr uint64_t kMaxScoresBytes = 64 * kMiB, kBudgetShare = 32, kMinTablesBytes = 256 * kKiB;
   const uint64_t one_row = sizeof(float) * static_cast<uint64_t>(CudaScoresFloats(config, context_length));
   // Doubled below: one half is filled while the other is read.
-  const uint64_t one_table = RowTableBytes(KvCache::PagesFor(context_length));
+  const uint64_t one_table = std::max(RowTableBytes(KvCache::PagesFor(context_length)), MinStateTableBytes(config));
   return {
       .scores_bytes = RoundUp(std::max(one_row, std::min(kMaxScoresBytes, budget_bytes / kBudgetShare)), kPageBytes),
       .tables_bytes = std::max(kMinTablesBytes, RoundUp(2 * one_table, 2 * kPageBytes))};

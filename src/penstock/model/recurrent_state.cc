@@ -18,12 +18,11 @@ uint64_t MatrixBytes(const Recurrent& r) { return r.has_matrix() ? PieceBytes(r,
 
 // Returns the columns of a piece. Halves of matrices, or quarters, are only worth it if they need fewer pages.
 int64_t ChoosePieceColumns(const Recurrent& r, uint64_t page_bytes) {
-  constexpr int64_t kMinColumns = 64;  // the kernels are fast with as many
   const auto columns_per_page = [&](int64_t columns) {
     return static_cast<int64_t>(page_bytes / PieceBytes(r, columns)) * columns;
   };
   int64_t best = r.value_dim;
-  for (int64_t columns = best; columns % 2 == 0 && columns / 2 >= kMinColumns;) {
+  for (int64_t columns = best; columns % 2 == 0 && columns / 2 >= kMinPieceColumns;) {
     columns /= 2;
     if (columns_per_page(columns) > columns_per_page(best)) best = columns;
   }

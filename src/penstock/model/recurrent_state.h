@@ -6,6 +6,7 @@
 // if pages then lose less.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +17,9 @@ namespace penstock {
 
 // A convolution's channels are kept, and computed, in parts of this many; the last one may have fewer.
 inline constexpr int64_t kConvPartChannels = 512;
+
+// Pieces of a matrix have at least as many columns, or all; the kernels are fast with them.
+inline constexpr int64_t kMinPieceColumns = 64;
 
 class RecurrentState {
  public:
@@ -30,6 +34,11 @@ class RecurrentState {
   // Returns the number of parts of a layer's convolution.
   static int64_t NumConvParts(const Recurrent& recurrent) {
     return (recurrent.num_channels() + kConvPartChannels - 1) / kConvPartChannels;
+  }
+
+  // Returns the most pieces that a layer's matrices have, whatever the size of pages.
+  static int64_t MaxPieces(const Recurrent& recurrent) {
+    return recurrent.num_value_heads * std::max<int64_t>(1, recurrent.value_dim / kMinPieceColumns);
   }
 
   RecurrentState() = default;

@@ -5,8 +5,10 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
+#include "penstock/kernels/cuda/recurrent.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/kv_cache.h"
+#include "penstock/ops/cuda_table.h"
 #include "penstock/ops/cuda_workspace.h"
 
 namespace penstock {
@@ -53,6 +55,21 @@ void CudaOperations::NormRows(RowRange rows, const NormOf& norm, kernels::RowFor
                  args_.stream);
 }
 
+// y[rows] = w x + bias, where gemm_input holds rows of x, prepared as attention's.
+void CudaOperations::ProjectInputs(RowRange rows, const WeightView& w, std::span<const float> bias, std::span<float> y,
+                                   int64_t num_cols, int64_t inner_dim) {
+  Project(rows, args_.row_formats.attention, args_.activations.gemm_input.data(),
+          {.w = w, .bias = bias, .num_cols = num_cols, .inner_dim = inner_dim, .y = y.data() + rows.begin * num_cols});
+}
+
+// residual = factor * normed, in models that add what attention and FFNs return to that.
+void CudaOperations::KeepNormed(RowRange rows, float factor) {
+  if (!args_.config.normed_residual.is_on()) return;
+  Activations& a = args_.activations;
+  const int64_t begin = rows.begin * args_.config.model_dim, count = rows.size() * args_.config.model_dim;
+  cuda::CopyScaled(a.normed.data() + begin, factor, count, a.residual.data() + begin, args_.stream);
+}
+
 void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = args_.config;
   Activations& a = args_.activations;
@@ -60,22 +77,17 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   const kernels::RowFormat format = args_.row_formats.attention;
   if (config.parallel_experts) {
     const int64_t begin = rows.begin * config.model_dim, count = rows.size() * config.model_dim;
-    cuda::Clear(a.layer_input.data() + begin, count, args_.stream);
-    cuda::Add(a.residual.data() + begin, 1, count, a.layer_input.data() + begin, args_.stream);
+    cuda::CopyScaled(a.residual.data() + begin, 1, count, a.layer_input.data() + begin, args_.stream);
   }
+  const NormedResidual& factors = config.normed_residual;
   NormRows(rows, {a.residual, layer.attention_norm, layer.attention_norm_bias}, format, a.gemm_input.data());
+  KeepNormed(rows, config.is_recurrent(layer_idx) ? factors.of_recurrent : factors.of_attention);
+  if (config.is_recurrent(layer_idx)) return PrepareState(rows, layer_idx);
+  if (config.attention_gate) ProjectInputs(rows, layer.gate_proj, {}, a.attention_gate, config.gate_dim());
   if (config.mla.is_on()) return ProjectMla(rows, layer_idx);
-  const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
-    Project(rows, format, a.gemm_input.data(),
-            {.w = w,
-             .bias = bias,
-             .num_cols = num_cols,
-             .inner_dim = config.model_dim,
-             .y = y.data() + rows.begin * num_cols});
-  };
-  project(layer.q_proj, layer.q_bias, a.q, config.q_dim());
-  project(layer.k_proj, layer.k_bias, a.k, config.kv_dim());
-  project(layer.v_proj, layer.v_bias, a.v, config.kv_dim());
+  ProjectInputs(rows, layer.q_proj, layer.q_bias, a.q, config.q_dim());
+  ProjectInputs(rows, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  ProjectInputs(rows, layer.v_proj, layer.v_bias, a.v, config.kv_dim());
   const int64_t first_angle = rows.begin * config.num_angles() + config.first_angle_of(layer_idx);
   cuda::FinishQkv({.num_rows = rows.size(),
                    .num_heads = config.num_heads,
@@ -107,15 +119,9 @@ void CudaOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const kernels::RowFormat format = args_.row_formats.attention;
   const int64_t q_head_dim = mla.nope_dim + mla.rope_dim, q_dim = config.num_heads * q_head_dim;
-  const auto project = [&](int64_t inner_dim, const WeightView& w, std::span<const float> bias, std::span<float> y,
-                           int64_t num_cols) {
-    Project(
-        rows, format, a.gemm_input.data(),
-        {.w = w, .bias = bias, .num_cols = num_cols, .inner_dim = inner_dim, .y = y.data() + rows.begin * num_cols});
-  };
-  project(config.model_dim, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  ProjectInputs(rows, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
   if (const int64_t rank = mla.q_lora_rank; rank > 0) {
-    project(config.model_dim, layer.q_a_proj, layer.q_a_bias, a.q_compressed, rank);
+    ProjectInputs(rows, layer.q_a_proj, layer.q_a_bias, a.q_compressed, rank);
     float* const compressed = a.q_compressed.data() + rows.begin * rank;
     const int64_t stride = kernels::RowBytes(format, rank);
     cuda::NormRows({.num_rows = rows.size(),
@@ -128,9 +134,9 @@ void CudaOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
                     .prepared = a.gemm_input.data() + rows.begin * stride,
                     .prepared_stride_bytes = stride},
                    args_.stream);
-    project(rank, layer.q_proj, {}, a.q_heads, q_dim);
+    ProjectInputs(rows, layer.q_proj, {}, a.q_heads, q_dim, rank);
   } else {
-    project(config.model_dim, layer.q_proj, {}, a.q_heads, q_dim);
+    ProjectInputs(rows, layer.q_proj, {}, a.q_heads, q_dim);
   }
   ProjectHeads(rows, {.w = layer.k_up_proj,
                       .num_cols = mla.kv_lora_rank,
@@ -150,6 +156,7 @@ void CudaOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
                    .k = a.k.data() + rows.begin * config.kv_dim(),
                    .k_norm = layer.k_norm.data(),
                    .eps = mla.norm_eps,
+                   .rotary_dim = config.rotary_dim_of(layer_idx),
                    .cos = a.cos.data() + first_angle,
                    .sin = a.sin.data() + first_angle,
                    .angles_stride = config.num_angles(),
@@ -210,19 +217,12 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
       last = own;
     }
     const size_t num_rows = end - begin;
-    const auto positions = std::span(batch.kv_positions).subspan(begin, num_rows);
-    // One upload carries all three; each begins at a cache line.
-    std::vector<std::byte> table;
-    const auto add = [&](std::span<const std::byte> bytes) {
-      const size_t offset = RoundUp(table.size(), kCacheLineBytes);
-      table.resize(offset);
-      table.insert(table.end(), bytes.begin(), bytes.end());
-      return offset;
-    };
-    const size_t pages_at = add(std::as_bytes(std::span(pages)));
-    const size_t first_page_at = add(std::as_bytes(std::span(first_page)));
-    const size_t positions_at = add(std::as_bytes(positions));
-    const std::byte* const on_device = args_.tables.Upload(table);
+    const auto positions = std::span<const int64_t>(batch.kv_positions).subspan(begin, num_rows);
+    CudaTable table;
+    const size_t pages_at = table.Add(std::span<std::byte* const>(pages));
+    const size_t first_page_at = table.Add(std::span<const int64_t>(first_page));
+    const size_t positions_at = table.Add(positions);
+    const std::byte* const on_device = args_.tables.Upload(table.bytes());
     visit(begin, cuda::KvRows{.format = kv.layer.format,
                               .head_dim = args_.config.head_dim,
                               .values_in_key = args_.config.values_in_key(),
@@ -240,13 +240,22 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
 void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
   const int64_t kv_dim = args_.config.kv_dim();
   const Activations& a = args_.activations;
-  ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
-    const float* const v = a.v.empty() ? nullptr : a.v.data() + first_row * kv_dim;  // MLA has none
-    cuda::StoreKv(part, a.k.data() + first_row * kv_dim, v, args_.stream);
-  });
+  const auto exists = [&](int64_t row) { return batch.has_kv[row] != 0 && !kv.is_copy; };
+  for (int64_t begin = rows.begin; begin < rows.end;) {
+    int64_t end = begin;
+    while (end < rows.end && !exists(end)) ++end;
+    KvView own = kv;
+    own.pages = kv.pages.subspan(begin - rows.begin, end - begin);
+    ForEachKvPart(batch, {begin, end}, own, [&](int64_t first_row, const cuda::KvRows& part) {
+      const float* const v = a.v.empty() ? nullptr : a.v.data() + first_row * kv_dim;  // MLA has none
+      cuda::StoreKv(part, a.k.data() + first_row * kv_dim, v, args_.stream);
+    });
+    for (begin = end; begin < rows.end && exists(begin);) ++begin;
+  }
 }
 
 void CudaOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
+  if (args_.config.is_recurrent(layer_idx)) return AdvanceState(batch, rows, layer_idx, *kv.states);
   bool share_pages = false;
   for (size_t i = 1; i < kv.pages.size(); ++i) share_pages |= kv.pages[i].data() == kv.pages[i - 1].data();
   ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
@@ -295,33 +304,54 @@ void CudaOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = args_.config;
   Activations& a = args_.activations;
   const LayerWeights& layer = args_.weights.layer(layer_idx);
-  const kernels::RowFormat format = args_.row_formats.attention;
-  const float* attended = a.attended.data() + rows.begin * config.attended_dim();
+  if (config.is_recurrent(layer_idx)) {
+    FinishState(rows, layer_idx);
+    return AddOutputs(rows, layer, config.recurrent.values_dim());
+  }
   int64_t attended_dim = config.attended_dim();
+  float* const own = a.attended.data() + rows.begin * attended_dim;
+  if (config.attention_gate) {
+    cuda::Gate({.count = rows.size() * attended_dim,
+                .x = own,
+                .gate = a.attention_gate.data() + rows.begin * config.gate_dim(),
+                .rule = config.gate_is_softplus ? cuda::GateRule::kSoftplus : cuda::GateRule::kSigmoid,
+                .dims_of_gate = attended_dim / config.gate_dim()},
+               args_.stream);
+  }
+  const float* attended = own;
   if (const Mla& mla = config.mla; mla.is_on()) {
     attended_dim = config.num_heads * mla.value_dim;
     float* const values = a.value_heads.data() + rows.begin * attended_dim;
     ProjectHeads(rows, {.w = layer.v_up_proj,
                         .num_cols = mla.value_dim,
                         .inner_dim = mla.kv_lora_rank,
-                        .x = attended,
+                        .x = own,
                         .x_head_stride = mla.kv_lora_rank,
                         .y = values,
                         .y_head_stride = mla.value_dim});
     attended = values;
   }
-  const int64_t stride = kernels::RowBytes(format, attended_dim), dim = config.model_dim;
+  PrepareInputs(rows, attended, attended_dim);
+  AddOutputs(rows, layer, attended_dim);
+}
+
+// gemm_input[rows] = x, prepared as attention's rows. `x` is of the first of them.
+void CudaOperations::PrepareInputs(RowRange rows, const float* x, int64_t dim) {
+  const kernels::RowFormat format = args_.row_formats.attention;
+  const int64_t stride = kernels::RowBytes(format, dim);
   cuda::PrepareRows({.num_rows = rows.size(),
-                     .dim = attended_dim,
-                     .x = attended,
-                     .x_stride = attended_dim,
+                     .dim = dim,
+                     .x = x,
+                     .x_stride = dim,
                      .format = format,
-                     .prepared = a.gemm_input.data() + rows.begin * stride,
+                     .prepared = args_.activations.gemm_input.data() + rows.begin * stride,
                      .prepared_stride_bytes = stride},
                     args_.stream);
-  float* const projected = a.normed.data() + rows.begin * dim;
-  Project(rows, format, a.gemm_input.data(),
-          {.w = layer.o_proj, .bias = layer.o_bias, .num_cols = dim, .inner_dim = attended_dim, .y = projected});
+}
+
+// Adds the output projection of gemm_input to the residual.
+void CudaOperations::AddOutputs(RowRange rows, const LayerWeights& layer, int64_t inner_dim) {
+  ProjectInputs(rows, layer.o_proj, layer.o_bias, args_.activations.normed, args_.config.model_dim, inner_dim);
   AddBranch(rows);
 }
 
@@ -374,6 +404,7 @@ void CudaOperations::Route(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   NormRows(rows, {args_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
            args_.row_formats.ffn, a.ffn_input.data());
+  KeepNormed(rows, args_.config.normed_residual.of_ffn);
   ApplyGate(rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
 }
 

@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/kernels/cuda/cuda_kernels.h"
+#include "penstock/kernels/cuda/recurrent.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/operations.h"
@@ -74,6 +76,15 @@ class CudaOperations : public Operations {
     float* y = nullptr;  // [rows.size(), num_cols]
   };
   void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
+  void ProjectInputs(RowRange rows, const WeightView& w, std::span<const float> bias, std::span<float> y,
+                     int64_t num_cols, int64_t inner_dim);
+  void ProjectInputs(RowRange rows, const WeightView& w, std::span<const float> bias, std::span<float> y,
+                     int64_t num_cols) {
+    ProjectInputs(rows, w, bias, y, num_cols, args_.config.model_dim);
+  }
+  void PrepareInputs(RowRange rows, const float* x, int64_t dim);
+  void AddOutputs(RowRange rows, const LayerWeights& layer, int64_t inner_dim);
+  void KeepNormed(RowRange rows, float factor);
   // y[row, head] = x[row, head] w[head]^T for each head. x and y are those of the first row; w holds one matrix for
   // each head, one after another.
   struct HeadsProjection {
@@ -103,6 +114,23 @@ class CudaOperations : public Operations {
   // Computes the router's scores of normed rows, and the experts that they choose.
   void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
                  std::span<float> topk_weights);
+  // The parts of a recurrent layer, in cuda_recurrent.cc.
+  void PrepareState(RowRange rows, int64_t layer_idx);
+  void RecurrentGates(RowRange rows, const LayerWeights& layer);
+  void AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx, const RecurrentState& states);
+  void Convolve(const cuda::StateRuns& runs, const LayerWeights& layer);
+  void NormaliseKeys(RowRange rows);
+  void ProjectValues(RowRange rows, const LayerWeights& layer);
+  void AdvanceMatrices(const cuda::StateRuns& runs, const LayerWeights& layer, const float* decays, int64_t part_cols);
+  void FinishState(RowRange rows, int64_t layer_idx);
+  // The parts in which a layer's states lie, and numbers that a kernel needs besides.
+  struct StateParts {
+    int64_t num_parts = 0;
+    absl::FunctionRef<float*(std::span<std::byte* const>, int64_t)> part_of;
+    std::span<const float> others;
+  };
+  void ForEachStatePart(const RowBatch& batch, RowRange rows, const StateParts& parts,
+                        absl::FunctionRef<void(const cuda::StateRuns&, const float*)> visit);
   // Calls visit(first_row, cuda::KvRows) for parts of `rows` whose tables fit into one upload. The KvRows point to the
   // tables on the device.
   template <typename Visit>

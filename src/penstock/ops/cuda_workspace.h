@@ -1,9 +1,11 @@
 // The memory that operations on a CUDA device need besides activations. Plans count it in builds without CUDA, too.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "penstock/model/model_config.h"
+#include "penstock/model/recurrent_state.h"
 #include "penstock/tensor/kv_block.h"
 
 namespace penstock {
@@ -22,5 +24,21 @@ inline int64_t CudaScoresFloats(const ModelConfig& config, int64_t num_positions
 // Returns the bytes of one row's table of pages. It has three parts: the pages' addresses, the place of the row's first
 // address among them, and the row's position. Each part begins at a cache line.
 inline uint64_t RowTableBytes(int64_t num_pages) { return 8 * static_cast<uint64_t>(num_pages) + 2 * 8 + 3 * 64; }
+
+// Returns the bytes of a table of recurrent states: where the rows of each sequence begin and end, and the addresses of
+// each state's parts; then the same of states that are copied.
+inline uint64_t StateTableBytes(int64_t num_parts, uint64_t num_sequences, uint64_t num_copies) {
+  const uint64_t of_state = 8 * (1 + static_cast<uint64_t>(num_parts));
+  return 8 + of_state * (num_sequences + num_copies) + 5 * 64;
+}
+
+// Returns the bytes of such a table for one sequence, whose state is copied twice behind one row, and of a number for
+// each head; 0 for a model without recurrent layers.
+inline uint64_t MinStateTableBytes(const ModelConfig& config) {
+  if (config.num_recurrent_layers() == 0) return 0;
+  const int64_t num_parts =
+      std::max(RecurrentState::MaxPieces(config.recurrent), RecurrentState::NumConvParts(config.recurrent));
+  return StateTableBytes(num_parts, 1, 2) + 4 * static_cast<uint64_t>(config.recurrent.num_value_heads);
+}
 
 }  // namespace penstock

@@ -7,28 +7,13 @@
 #include "penstock/model/recurrent_state.h"
 #include "penstock/ops/host_operations.h"
 #include "penstock/ops/host_rows.h"
+#include "penstock/ops/recurrent_layers.h"
 
 namespace penstock {
 
 using namespace host;  // NOLINT: the helpers of these operations
 
 namespace {
-
-constexpr float kLengthEps = 1e-6f;
-constexpr float kLightningEps = 1e-6f;
-
-// Returns the decays of the heads of a layer with lightning attention.
-std::vector<float> LightningDecays(const ModelConfig& config, int64_t layer_idx) {
-  const auto num_heads = static_cast<double>(config.recurrent.num_value_heads);
-  const double of_layer =
-      1 - static_cast<double>(layer_idx) / (static_cast<double>(config.num_layers - 1) + 1e-5) + 1e-5;
-  std::vector<float> decays;
-  for (int64_t head = 0; head < config.recurrent.num_value_heads; ++head) {
-    const double slope = std::exp2(-8 / num_heads * static_cast<double>(head + 1)) * of_layer;
-    decays.push_back(static_cast<float>(std::exp(-slope)));
-  }
-  return decays;
-}
 
 // Norms vectors of `weight.size()` dims in place, one after another.
 void NormVectors(const OpContext& context, float* x, int64_t count, std::span<const float> weight, float eps) {
@@ -56,38 +41,6 @@ void NormaliseKeys(const OpContext& context, RowRange rows) {
   });
 }
 
-// The channels of a convolution that lie in one buffer.
-struct ConvInput {
-  std::span<float> rows;  // [num_rows, count]
-  int64_t count;
-  std::span<const float> weight;  // [conv_width, num_channels or count]
-  int64_t first_of_weight;
-};
-
-std::vector<ConvInput> ConvInputs(const OpContext& context, const LayerWeights& layer) {
-  const Recurrent& r = context.config.recurrent;
-  const RecurrentRows& a = context.activations.recurrent;
-  const int64_t keys = r.keys_dim(), values = r.values_dim();
-  switch (r.kind) {
-    case RecurrentKind::kDeltaNet:
-      return {{a.q, keys, layer.conv_weight, 0},
-              {a.k, keys, layer.conv_weight, keys},
-              {a.v, values, layer.conv_weight, 2 * keys}};
-    case RecurrentKind::kKimiDelta:
-      return {{a.q, keys, layer.conv_weight, 0},
-              {a.k, keys, layer.conv_k_weight, 0},
-              {a.v, values, layer.conv_v_weight, 0}};
-    case RecurrentKind::kMamba2:
-      return {{a.v, values, layer.conv_weight, 0},
-              {a.k, keys, layer.conv_weight, values},
-              {a.q, keys, layer.conv_weight, values + keys}};
-    case RecurrentKind::kMamba1:
-    case RecurrentKind::kShortConv:
-    case RecurrentKind::kLightning: break;
-  }
-  return {{a.v, values, layer.conv_weight, 0}};
-}
-
 // Takes rows of one sequence through the channels [first, end) of the convolution. `kept`: the inputs of the positions
 // before. kShortConv writes to `out`, the others in place.
 void Convolve(const OpContext& context, const LayerWeights& layer, std::span<const ConvInput> inputs, RowRange rows,
@@ -102,7 +55,6 @@ void Convolve(const OpContext& context, const LayerWeights& layer, std::span<con
     first_of_input += input.count;
     if (own.size() <= 0) continue;
     float* const x = input.rows.data() + rows.begin * input.count + first;
-    const int64_t weight_stride = std::ssize(input.weight) / r.conv_width;
     context.kernels.short_conv(
         {.num_rows = rows.size(),
          .num_channels = own.size(),
@@ -110,7 +62,7 @@ void Convolve(const OpContext& context, const LayerWeights& layer, std::span<con
          .x = x,
          .x_stride = input.count,
          .weight = input.weight.data() + input.first_of_weight + first,
-         .weight_stride = weight_stride,
+         .weight_stride = input.WeightStride(r.conv_width),
          .bias = layer.conv_bias.empty() ? nullptr : layer.conv_bias.data() + own.begin,
          .state = kept + own.begin - channels.begin,
          .state_stride = channels.size(),
@@ -167,16 +119,6 @@ void AdvanceMatrix(const OpContext& context, const LayerWeights& layer, std::spa
                               .state = matrix,
                               .out = a.out.data() + values,
                               .out_stride = r.values_dim()});
-}
-
-// Returns runs of neighbouring rows of one sequence.
-std::vector<RowRange> SequenceRuns(const RowBatch& batch, RowRange rows) {
-  std::vector<RowRange> runs;
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    if (runs.empty() || batch.sequence_ids[row] != batch.sequence_ids[runs.back().begin]) runs.push_back({row, row});
-    ++runs.back().end;
-  }
-  return runs;
 }
 
 // Calls advance(part, idx, pages) for parts of each run, and copy(from, to, idx) after those whose states are kept, for
@@ -302,7 +244,7 @@ void HostOperations::AdvanceState(const RowBatch& batch, RowRange rows, int64_t 
   const int64_t layer = context_.config.recurrent_layer_of(layer_idx);
   const LayerWeights& weights = context_.weights.layer(layer_idx);
   const std::vector<RowRange> runs = SequenceRuns(batch, rows);
-  const std::vector<ConvInput> inputs = ConvInputs(context_, weights);
+  const std::vector<ConvInput> inputs = ConvInputs(r, context_.activations.recurrent, weights);
   ForStates(
       context_, batch, runs, RecurrentState::NumConvParts(r),
       [&](RowRange part, int64_t conv_part, Pages pages) {

@@ -139,7 +139,8 @@ struct MlaLaunch {
   float* k = nullptr;              // [num_rows, kv_lora_rank + rope_dim]
   const float* k_norm = nullptr;   // [kv_lora_rank]
   float eps = 0;
-  const float* cos = nullptr;  // [num_rows, rope_dim / 2]
+  int64_t rotary_dim = 0;      // rope_dim, or 0 where nothing rotates
+  const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
   int64_t angles_stride = 0;
   bool is_interleaved = false;
@@ -179,6 +180,8 @@ void Group(const GroupLaunch& launch, Stream stream);
 void Combine(const kernels::CombineArgs& args, Stream stream);
 // Computes target += scale * source.
 void Add(const float* source, float scale, int64_t count, float* target, Stream stream);
+// Computes target = scale * source.
+void CopyScaled(const float* source, float scale, int64_t count, float* target, Stream stream);
 // Computes target[row] += scale / (1 + exp(-gates[row])) * source[row].
 struct AddGatedLaunch {
   int64_t num_rows = 0;

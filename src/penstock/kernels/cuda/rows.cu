@@ -1,40 +1,15 @@
 // Kernels that process rows: norms, prepared rows, the steps between projections and attention, combining.
 #include "penstock/kernels/cuda/cuda_kernels.h"
-#include "penstock/kernels/cuda/math.cuh"
+#include "penstock/kernels/cuda/rows.cuh"
 
 namespace penstock::cuda {
 namespace {
-
-constexpr int kRowThreads = 256;
-constexpr int kRowWarps = kRowThreads / kWarpThreads;
 
 // Returns the mean of a row. All lanes of a warp must call it, and all get the mean.
 PENSTOCK_DEVICE float MeanOf(const float* x, int64_t dim) {
   float sum = 0;
   for (int64_t k = Lane() % 16; k < dim; k += 16) sum += x[k];
   return __fdiv_rn(SumOf16Lanes(sum), static_cast<float>(dim));
-}
-
-// Returns the scale that normalises a row after `mean` (RMSNorm: 0) is subtracted. All lanes must call it.
-PENSTOCK_DEVICE float NormScale(const float* x, int64_t dim, float mean, float eps) {
-  float squares = 0;
-  for (int64_t i = 0; i < dim; i += 16) {
-    const int64_t k = i + Lane() % 16;
-    const float value = k < dim ? x[k] - mean : 0.0f;
-    squares = __fmaf_rn(value, value, squares);
-  }
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(SumOf16Lanes(squares), static_cast<float>(dim)) + eps));
-}
-
-PENSTOCK_DEVICE void PrepareRow(kernels::RowFormat format, const float* x, int64_t dim, std::byte* target) {
-  for (int64_t first = static_cast<int64_t>(Warp()) * kInt8Group; first < dim; first += kRowWarps * kInt8Group) {
-    float values[4];
-    for (int i = 0; i < 4; ++i) {
-      const int64_t k = first + 4 * Lane() + i;
-      values[i] = k < dim ? x[k] : 0.0f;
-    }
-    StorePrepared(format, values, first, dim, target);
-  }
 }
 
 // Each block holds one row in shared memory. The sum of squares reads it in steps of 16. From device memory, it would
@@ -151,7 +126,7 @@ PENSTOCK_KERNEL(kRowThreads) FinishMlaKernel(const MlaLaunch args) {
   NormHeads({k, args.kv_lora_rank, args.k_norm, args.kv_lora_rank}, args.eps);
   __syncthreads();
   const int64_t first_angle = row_idx * args.angles_stride;
-  const Rotation by = {args.rope_dim, args.cos + first_angle, args.sin + first_angle, args.is_interleaved};
+  const Rotation by = {args.rotary_dim, args.cos + first_angle, args.sin + first_angle, args.is_interleaved};
   Rotate(by, q, args.num_heads, head_dim);
   Rotate(by, k + args.kv_lora_rank, 1, head_dim);
 }
@@ -172,6 +147,12 @@ PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
 PENSTOCK_KERNEL(kRowThreads) AddKernel(const float* source, const float scale, const int64_t count, float* target) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
   if (i < count) target[i] += scale * source[i];
+}
+
+PENSTOCK_KERNEL(kRowThreads)
+CopyScaledKernel(const float* source, const float scale, const int64_t count, float* target) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (i < count) target[i] = scale * source[i];
 }
 
 PENSTOCK_KERNEL(kRowThreads) ScaleKernel(const float scale, const int64_t count, float* target) {
@@ -249,6 +230,9 @@ void Combine(const kernels::CombineArgs& args, Stream stream) {
 }
 void Add(const float* source, float scale, int64_t count, float* target, Stream stream) {
   Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, scale, count, target);
+}
+void CopyScaled(const float* source, float scale, int64_t count, float* target, Stream stream) {
+  Launch(CopyScaledKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, scale, count, target);
 }
 
 void AddGated(const AddGatedLaunch& launch, Stream stream) {
