@@ -2,11 +2,10 @@
 // object for each, with its shares of the device's measured peaks: memory reads, and products of registers.
 //
 // Runs of few rows cycle through matrices that do not fit any cache. Eight experts run at once, as in a layer.
-#include <algorithm>
 #include <cstdio>
 #include <vector>
 
-#include "penstock/base/bytes.h"
+#include "bench/gpu/device_timing.h"
 #include "penstock/base/status.h"
 #include "penstock/device/device.h"
 #include "penstock/kernels/cuda/cuda_kernels.h"
@@ -20,7 +19,6 @@ using kernels::RowFormat;
 
 constexpr int64_t kModelDim = 4096, kExpertDim = 14336;
 constexpr int kNumExperts = 8;
-constexpr int kRuns = 7;
 
 struct Kind {
   const char* name;
@@ -33,55 +31,6 @@ constexpr Kind kKinds[] = {
     {"q4_k", RowFormat::kInt8, WeightFormat::kQ4_K},   {"q6_k", RowFormat::kInt8, WeightFormat::kQ6_K},
     {"mxfp4", RowFormat::kInt8, WeightFormat::kMxfp4}, {"fp8", RowFormat::kF32, WeightFormat::kFp8},
     {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16}};
-
-// Device memory whose words are small finite numbers in every format.
-class DeviceBytes {
- public:
-  explicit DeviceBytes(uint64_t size_bytes) {
-    constexpr uint64_t kPart = 16 * kMiB;
-    std::vector<uint16_t> words(kPart / 2);
-    uint32_t state = 1;
-    for (uint16_t& word : words)
-      word = static_cast<uint16_t>(0x3e00 | ((state = state * 1664525 + 1013904223) >> 16 & 0x80ff));
-    status_ = PENSTOCK_CUDA_STATUS(cudaMalloc(reinterpret_cast<void**>(&data_), size_bytes));
-    for (uint64_t begin = 0; begin < size_bytes && status_.ok(); begin += kPart) {
-      status_ = PENSTOCK_CUDA_STATUS(
-          cudaMemcpy(data_ + begin, words.data(), std::min(kPart, size_bytes - begin), cudaMemcpyHostToDevice));
-    }
-  }
-  ~DeviceBytes() { (void)cudaFree(data_); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-
-  std::byte* data() const { return data_; }
-  const absl::Status& status() const { return status_; }
-
- private:
-  std::byte* data_ = nullptr;
-  absl::Status status_;
-};
-
-// Returns the median seconds of `give`, which gives work to the stream.
-template <typename Give>
-double Seconds(cuda::Stream stream, const Give& give) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  (void)cudaEventCreateWithFlags(&begin, cudaEventDefault);
-  (void)cudaEventCreateWithFlags(&end, cudaEventDefault);
-  std::vector<double> seconds;
-  for (int run = 0; run <= kRuns; ++run) {
-    (void)cudaEventRecord(begin, stream);
-    give();
-    (void)cudaEventRecord(end, stream);
-    (void)cudaEventSynchronize(end);
-    float milliseconds = 0;
-    (void)cudaEventElapsedTime(&milliseconds, begin, end);
-    if (run > 0) seconds.push_back(1e-3 * static_cast<double>(milliseconds));  // run 0 warms up
-  }
-  (void)cudaEventDestroy(begin);
-  (void)cudaEventDestroy(end);
-  std::nth_element(seconds.begin(), seconds.begin() + kRuns / 2, seconds.end());
-  return seconds[kRuns / 2];
-}
 
 absl::Status Measure(const DeviceSpec& spec) {
   cuda::Stream stream = nullptr;

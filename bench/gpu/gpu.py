@@ -3,9 +3,10 @@
 
   gpu.py kit --output KIT.tar.xz    builds on a machine with a compiler, and collects binaries, tests and libraries for a
                                     machine with a GPU that cannot build
-  gpu.py run --output FILE          runs tests (and compute-sanitizer), kernels, then Mixtral-8x7B-shaped random models:
-                                    schedules with a small budget of GPU memory, predictions, everything resident, and other
-                                    engines where present; builds first unless --kit KIT.tar.xz names the output of `kit`
+  gpu.py run --output FILE          runs tests (and compute-sanitizer), kernels, then random models in the shapes of
+                                    Mixtral-8x7B, Qwen3.6-35B-A3B and Gemma-4-26B-A4B: schedules with a small budget of GPU
+                                    memory, predictions, everything resident, and other engines where present; builds first
+                                    unless --kit KIT.tar.xz names the output of `kit`
 
 The most important steps run first; a step for which no time is left (--minutes) is skipped and named. FILE has each step's
 results as soon as the step ends. llama.cpp needs --llama-cpp BUILD, a build tree with CUDA (bin/llama-bench). transformers
@@ -28,9 +29,18 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GIB = 1 << 30
 BLOB_ALIGNMENT = 4096       # of the layers in a packed store
 GPU_TESTS = ("kernels_cuda_kernels_test_gpu", "engine_cuda_device_test_gpu")
-BINARIES = ("bin/penstock", "bench/gpu_cuda_gemm_bench", "tests/make_golden_models",
+KERNEL_BENCHES = ("bench/gpu_cuda_gemm_bench", "bench/gpu_cuda_recurrent_bench")
+BINARIES = ("bin/penstock", *KERNEL_BENCHES, "tests/make_golden_models",
             *(f"tests/{name}" for name in GPU_TESTS))
-FULL_LAYERS, FULL_GPU_MEMORY = 32, 16 * GIB     # Mixtral-8x7B with --gpu-memory 16GiB; fewer layers get a proportional share
+# Mixtral-8x7B has 16 GiB of GPU memory, the others have 12; fewer layers get a proportional share.
+FULL_LAYERS, FULL_GPU_MEMORY = 32, 16 * GIB
+MIXTRAL = ("--family", "mixtral", "--model-dim", 4096, "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128,
+           "--num-experts", 8, "--num-topk", 2, "--expert-dim", 14336, "--vocab-size", 32000, "--context", 32768)
+# make_model.py's flags; the layers that differ, which are made once and then repeated; the layers of the whole model.
+SHAPES = {"mixtral": (MIXTRAL, 1, FULL_LAYERS),
+          "qwen3.6": (("--preset", "qwen35"), 4, 40),
+          "gemma-4": (("--preset", "gemma4-mini", "--num-experts", 128), 6, 30)}
+HYBRID_GPU_MEMORY = 12 * GIB
 # Klotski's ideas added one after another, and the schedules that CGOPipe is compared with.
 ABLATION = {
     "zero": {"schedule": "zero"},
@@ -48,8 +58,8 @@ class Skipped(Exception):
 class Report:
     """The results, written to disk after every step."""
 
-    def __init__(self, path, minutes):
-        self.path, self.deadline = path, time.monotonic() + 60 * minutes
+    def __init__(self, path, minutes, only):
+        self.path, self.deadline, self.only = path, time.monotonic() + 60 * minutes, only.split(",")
         self.data = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "machine": machine(),
                      "steps": {}}
 
@@ -57,6 +67,8 @@ class Report:
         return self.deadline - time.monotonic()
 
     def step(self, name, least_seconds, take):
+        if not any(part in name for part in self.only):
+            return
         begin = time.monotonic()
         if self.left() < least_seconds:
             result = {"skipped": f"{self.left():.0f} s were left, but it takes {least_seconds}"}
@@ -74,7 +86,6 @@ class Report:
         self.path.write_text(json.dumps(self.data, indent=1) + "\n")
         text = json.dumps(result)
         print(f"{name} ({time.monotonic() - begin:.0f} s): {text if len(text) < 600 else text[:600] + ' ...'}", flush=True)
-        return result
 
 
 def output_of(command, **more):
@@ -182,21 +193,20 @@ class Bench:
 
     # Models
 
-    def model(self, quantize, num_layers):
-        """Makes a Mixtral-8x7B of random weights with the given number of layers: makes and packs one layer, then writes it
-        repeatedly."""
-        path = self.folder / f"mixtral-{quantize}-{num_layers}"
+    def model(self, quantize, num_layers, shape="mixtral"):
+        """Makes a model of random weights with the given number of layers: makes and packs those that differ, then writes
+        them repeatedly."""
+        path = self.folder / f"{shape}-{quantize}-{num_layers}"
         if path.exists():
             return path
-        one, source = self.folder / f"one-{quantize}", self.folder / "one-bf16-source"
+        flags, num_different, _ = SHAPES[shape]
+        one, source = self.folder / f"{shape}-one-{quantize}", self.folder / f"{shape}-one-source"
         if not source.exists():
-            output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096,
-                       "--num-layers", 1,
-                       "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
-                       "--expert-dim", 14336, "--vocab-size", 32000, "--context", 32768, "--output", source])
+            output_of([sys.executable, ROOT / "tools/synth/make_model.py", *flags, "--num-layers", num_different, "--output",
+                       source])
         if not one.exists():
             self.penstock("pack", "--model", source, "--output", one, "--quantize", quantize, "--quiet")
-        repeat_layer(one, path, num_layers)
+        repeat_layers(one, path, num_different, num_layers // num_different)
         return path
 
     def rates(self, model, policy, sequences, *flags):
@@ -206,9 +216,9 @@ class Bench:
                           "--empty-context",
                           "--context", self.args.context, "--steps", self.args.steps, *flags)
 
-    def offload(self, model, num_layers, names, sequences, micro_batch_size):
+    def offload(self, model, gpu_memory, names, sequences, micro_batch_size):
         """Measures decoding with a GPU that holds a share of the model; `names`: schedules, or policies by name."""
-        memory = ("--gpu-memory", f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")
+        memory = ("--gpu-memory", f"{gpu_memory}B")
         results = {}
         for name in names:
             policy = ABLATION.get(name, {"schedule": name})
@@ -294,11 +304,8 @@ print(json.dumps(results))
         if self.args.llama_cpp is None:
             raise Skipped("--llama-cpp names no build")
         gguf = self.folder / f"mixtral-{num_layers}.gguf"
-        output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096,
-                   "--num-layers", num_layers,
-                   "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
-                   "--expert-dim", 14336,
-                   "--vocab-size", 32000, "--context", 32768, "--gguf", "q8_0", gguf])
+        output_of([sys.executable, ROOT / "tools/synth/make_model.py", *MIXTRAL, "--num-layers", num_layers, "--gguf", "q8_0",
+                   gguf])
         # The CPU computes the experts of all layers that the budget does not hold.
         on_gpu = max(0, int(num_layers * (FULL_GPU_MEMORY / FULL_LAYERS) / (1.45e9) * 0.9))
         text = output_of([self.args.llama_cpp / "bin/llama-bench", "-m", gguf, "-ngl", 99, "--n-cpu-moe",
@@ -307,32 +314,35 @@ print(json.dumps(results))
         return {"layers_on_gpu": on_gpu, "runs": json.loads(text)}
 
 
-def repeat_layer(one, target, num_layers):
-    """Makes a packed store that repeats the layer of `one`."""
+def repeat_layers(one, target, num_different, times):
+    """Makes a packed store that repeats the layers of `one`."""
     index = json.loads((one / "penstock.json").read_text())
-    first = min(t["offset"] for name, t in index["tensors"].items() if name.startswith("model.layers.0."))
+    layer_of = {name: int(name.split(".")[2]) for name in index["tensors"] if name.startswith("model.layers.")}
+    first = min(index["tensors"][name]["offset"] for name in layer_of)
     head_bytes = first // BLOB_ALIGNMENT * BLOB_ALIGNMENT
-    layer_bytes = -(-(index["weights_bytes"] - head_bytes) // BLOB_ALIGNMENT) * BLOB_ALIGNMENT
-    tensors = {name: t for name, t in index["tensors"].items() if not name.startswith("model.layers.")}
-    for layer in range(num_layers):
-        for name, t in index["tensors"].items():
-            if name.startswith("model.layers.0."):
-                tensors[name.replace("layers.0.", f"layers.{layer}.", 1)] = {
-                    **t, "offset": t["offset"] + layer * layer_bytes}
+    layers_bytes = -(-(index["weights_bytes"] - head_bytes) // BLOB_ALIGNMENT) * BLOB_ALIGNMENT
+    tensors = {name: t for name, t in index["tensors"].items() if name not in layer_of}
+    for i in range(times):
+        for name, layer in layer_of.items():
+            t = index["tensors"][name]
+            own = name.replace(f"layers.{layer}.", f"layers.{layer + i * num_different}.", 1)
+            tensors[own] = {**t, "offset": t["offset"] + i * layers_bytes}
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     with (one / "penstock.bin").open("rb") as source, (partial / "penstock.bin").open("wb") as sink:
         sink.write(source.read(head_bytes))
-        layer_data = source.read()
-        layer_data += bytes(layer_bytes - len(layer_data))
-        for _ in range(num_layers):
-            sink.write(layer_data)
-    index.update(tensors=tensors, weights_bytes=head_bytes + num_layers * layer_bytes)
+        data = source.read()
+        data += bytes(layers_bytes - len(data))
+        for _ in range(times):
+            sink.write(data)
+    index.update(tensors=tensors, weights_bytes=head_bytes + times * layers_bytes)
     del index["files"]["config.json"]   # its checksum; the number of layers changes below
     (partial / "penstock.json").write_text(json.dumps(index))
     config = json.loads((one / "config.json").read_text())
-    config["num_hidden_layers"] = num_layers
+    config["num_hidden_layers"] = times * num_different
+    if "layer_types" in config:
+        config["layer_types"] *= times
     (partial / "config.json").write_text(json.dumps(config))
     for name in index["files"]:
         shutil.copy2(one / name, partial / name)
@@ -347,32 +357,47 @@ def ratios(result, base):
 
 
 def run(args):
-    report = Report(args.output, args.minutes)
+    report = Report(args.output, args.minutes, args.only)
     if "NVIDIA" not in report.data["machine"]["gpu"] and not args.anyway:
         sys.exit("gpu.py: nvidia-smi finds no GPU here")
     bench = Bench(args, report)
     for name in GPU_TESTS:
         report.step(name, 10, lambda name=name: bench.test(name))
     report.step("torch", 20, bench.torch_rates)
-    report.step("kernels", 20,
-                lambda: [json.loads(line) for line in bench.run("bench/gpu_cuda_gemm_bench", timeout=120).splitlines()])
+    for name in KERNEL_BENCHES:
+        report.step(name, 20, lambda name=name: [json.loads(line) for line in bench.run(name, timeout=120).splitlines()])
     layers = args.layers
+
+    gpu_memory = FULL_GPU_MEMORY * layers // FULL_LAYERS
 
     def with_model(quantize, take):
         return lambda: take(bench.model(quantize, layers))
 
     def pipelines(model):
-        found = bench.offload(model, layers, PIPELINES, args.sequences, 64)
+        found = bench.offload(model, gpu_memory, PIPELINES, args.sequences, 64)
         ratios(found, "zigzag")
         return found
 
     def ablation(model):
-        found = bench.offload(model, layers, list(ABLATION), 64, 16)
+        found = bench.offload(model, gpu_memory, list(ABLATION), 64, 16)
         ratios(found, "zero")
         return found
 
+    def hybrid(shape, take):
+        _, num_different, full_layers = SHAPES[shape]
+        num_layers = max(1, layers // num_different) * num_different
+        return take(bench.model("int8", num_layers, shape), HYBRID_GPU_MEMORY * num_layers // full_layers)
+
+    for shape in ("qwen3.6", "gemma-4"):
+        report.step(f"{shape}, int8: resident", 60,
+                    lambda shape=shape: hybrid(shape, lambda model, _: bench.resident(model)))
+        for sequences, names in ((1, ("on-demand", "klotski", "hybrid")), (64, ("on-demand", "klotski", "cgopipe"))):
+            report.step(f"{shape}, int8: {sequences} sequences", 40,
+                        lambda shape=shape, sequences=sequences, names=names: hybrid(
+                            shape, lambda model, memory: bench.offload(model, memory, names, sequences, sequences)))
+
     report.step("int8: one sequence", 60,
-                with_model("int8", lambda model: bench.offload(model, layers, ("on-demand", "klotski", "hybrid"), 1, 1)))
+                with_model("int8", lambda model: bench.offload(model, gpu_memory, ("on-demand", "klotski", "hybrid"), 1, 1)))
     report.step("int8: pipelines", 60, with_model("int8", pipelines))
     report.step("int8: klotski's ablation", 50, with_model("int8", ablation))
     report.step("int8: resident", 40, with_model("int8", bench.resident))
@@ -404,8 +429,9 @@ def main():
     parser.add_argument("--work", type=pathlib.Path,
                         help="run: folder for models, which stay there (default: a temporary one)")
     parser.add_argument("--minutes", type=float, default=8.5, help="run: start no step that would end later")
-    parser.add_argument("--layers", type=int, default=8, help="run: how many of Mixtral-8x7B's 32 layers; GPU memory in "
-                                                              "proportion")
+    parser.add_argument("--layers", type=int, default=8, help="run: how many of Mixtral-8x7B's 32 layers, or of the others' "
+                                                              "40 and 30; GPU memory in proportion")
+    parser.add_argument("--only", default="", help="run: only steps whose name has this part; several with commas")
     parser.add_argument("--sequences", type=int, default=384, help="run: sequences in the pipelines")
     parser.add_argument("--context", type=int, default=256, help="run: tokens that each sequence has read")
     parser.add_argument("--steps", type=int, default=4)

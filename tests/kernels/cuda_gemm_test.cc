@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "kernels/cuda_testing.h"
 #include "kernels/kernel_testing.h"
@@ -258,12 +259,13 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
   const auto kinds = AllKinds();
   for (size_t kind_idx = 0; kind_idx < kinds.size(); kind_idx += kSanitized ? 3 : 1) {
     const Kind& kind = kinds[kind_idx];
-    std::vector<std::pair<int64_t, GemmTuning>> cases;
+    std::vector<std::tuple<int64_t, GemmTuning, bool>> cases;
     for (const GemmTuning& tuning : TuningsOf(kind)) {
-      if (!kSanitized) cases.emplace_back(96, tuning);
-      cases.emplace_back(200, tuning);
+      if (!kSanitized) cases.emplace_back(96, tuning, true);
+      cases.emplace_back(200, tuning, true);
+      if (!kSanitized) cases.emplace_back(136, tuning, false);
     }
-    for (const auto& [ffn_dim, tuning] : cases) {
+    for (const auto& [ffn_dim, tuning, is_gated] : cases) {
       SCOPED_TRACE(testing::Message() << TraitsOf(kind.w_format).name << ", FFN of " << ffn_dim << ", tiles from "
                                       << tuning.tiled_from);
       const std::vector<float> x = RandomFloats(kRows * kDim, 7);
@@ -284,7 +286,8 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
       const auto bias_at = [&](const std::vector<float>& bias, int32_t expert_idx, int64_t dim) {
         return is_biased ? std::span(bias).subspan(Size(expert_idx * dim), Size(dim)) : std::span<const float>();
       };
-      const GluRule rule = is_biased ? GluRule{.alpha = 1.702f, .up_offset = 1, .limit = 0.5f} : GluRule{};
+      const GluRule rule =
+          is_biased ? GluRule{.alpha = 1.702f, .up_offset = 1, .limit = 0.5f, .output_limit = 0.3f} : GluRule{};
       std::vector<AlignedBytes> gate, up, down;
       std::vector<std::unique_ptr<OnDevice<std::byte>>> on_device;
       GateUpLaunch first{.x_format = kind.x_format,
@@ -296,6 +299,8 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                          .gate_bias = bias_of(device_gate_bias),
                          .up_bias = bias_of(device_up_bias),
                          .rule = rule,
+                         .is_gated = is_gated,
+                         .squares_relu = true,
                          .hidden = hidden.data(),
                          .hidden_stride_bytes = stride,
                          .groups = {.num_groups = 4,
@@ -322,7 +327,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
       for (size_t i = 0; i < experts.size(); ++i) {
         const auto seed = static_cast<uint32_t>(100 + 3 * i);
         first.groups.expert_idx[i] = experts[i];
-        first.gate.w[i] = put(gate, ffn_dim, kDim, seed);
+        if (is_gated) first.gate.w[i] = put(gate, ffn_dim, kDim, seed);
         first.up.w[i] = put(up, ffn_dim, kDim, seed + 1);
         second.weights.w[i] = put(down, kDim, ffn_dim, seed + 2);
       }
@@ -335,19 +340,23 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
         if (num_rows == 0) continue;
         const auto part = std::span(x).subspan(Size(begin * kDim), Size(num_rows * kDim));
         const std::vector<std::byte> input = PreparedOnHost(kind.x_format, part, num_rows, kDim);
-        std::vector<float> h =
-            GemmOnHost(kind, input, gate[i].data(), bias_at(gate_bias, experts[i], ffn_dim), num_rows, ffn_dim, kDim);
         const std::vector<float> u =
             GemmOnHost(kind, input, up[i].data(), bias_at(up_bias, experts[i], ffn_dim), num_rows, ffn_dim, kDim);
-        Host().swiglu({.num_rows = num_rows,
-                       .dim = ffn_dim,
-                       .gate = h.data(),
-                       .gate_stride = ffn_dim,
-                       .up = u.data(),
-                       .up_stride = ffn_dim,
-                       .out = h.data(),
-                       .out_stride = ffn_dim,
-                       .rule = rule});
+        std::vector<float> h = u;
+        if (is_gated) {
+          h = GemmOnHost(kind, input, gate[i].data(), bias_at(gate_bias, experts[i], ffn_dim), num_rows, ffn_dim, kDim);
+          Host().swiglu({.num_rows = num_rows,
+                         .dim = ffn_dim,
+                         .gate = h.data(),
+                         .gate_stride = ffn_dim,
+                         .up = u.data(),
+                         .up_stride = ffn_dim,
+                         .out = h.data(),
+                         .out_stride = ffn_dim,
+                         .rule = rule});
+        } else {
+          for (float& value : h) value = value < 0 ? 0 : value * value;
+        }
         const std::vector<float> expected =
             GemmOnHost(kind, PreparedOnHost(kind.x_format, h, num_rows, ffn_dim), down[i].data(),
                        bias_at(down_bias, experts[i], kDim), num_rows, kDim, ffn_dim);

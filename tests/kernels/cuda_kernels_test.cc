@@ -78,9 +78,13 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
                  .num_heads = kHeads,
                  .num_kv_heads = kKvHeads,
                  .head_dim = head_dim,
+                 .value_dim = head_dim,
                  .q = dq.data(),
                  .k = dk.data(),
                  .v = dv.data(),
+                 .q_stride = q_dim,
+                 .k_stride = kv_dim,
+                 .v_stride = kv_dim,
                  .q_norm = dq_norm.data(),
                  .k_norm = dk_norm.data(),
                  .q_norm_dim = q_norm_dim,
@@ -127,6 +131,94 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
   }
 }
 
+// V from K with a norm and a scale, unit norms behind RoPE, and scales of queries; rows lie apart.
+TEST(CudaKernelsTest, ValuesAndQueriesAreFinishedAsOnTheHost) {
+  constexpr int64_t kRows = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 20, kRotaryDim = 12, kGap = 5;
+  constexpr int64_t kQDim = kHeads * kHeadDim, kKvDim = kKvHeads * kHeadDim;
+  constexpr int64_t kQStride = kQDim + kGap, kKvStride = kKvDim + kGap;
+  std::vector<float> q = RandomFloats(kRows * kQStride, 10), k = RandomFloats(kRows * kKvStride, 11);
+  std::vector<float> v = RandomFloats(kRows * kKvStride, 12);
+  const std::vector<float> cos = RandomFloats(kRows * kRotaryDim / 2, 13),
+                           sin = RandomFloats(kRows * kRotaryDim / 2, 14);
+  const std::vector<float> scales = RandomFloats(kRows, 15);
+  const OnDevice<float> dq(q), dk(k), dv(v), dcos(cos), dsin(sin), dscales(scales);
+  FinishQkv({.num_rows = kRows,
+             .num_heads = kHeads,
+             .num_kv_heads = kKvHeads,
+             .head_dim = kHeadDim,
+             .value_dim = kHeadDim,
+             .q = dq.data(),
+             .k = dk.data(),
+             .v = dv.data(),
+             .q_stride = kQStride,
+             .k_stride = kKvStride,
+             .v_stride = kKvStride,
+             .keys_are_values = true,
+             .norms_v = true,
+             .value_scale = 0.7f,
+             .q_norm_dim = kHeadDim,
+             .k_norm_dim = kHeadDim,
+             .eps = 1e-6f,
+             .rotary_dim = kRotaryDim,
+             .cos = dcos.data(),
+             .sin = dsin.data(),
+             .angles_stride = kRotaryDim / 2,
+             .norms_after_rope = true,
+             .query_scales = dscales.data()},
+            kStream);
+  const auto norm = [](float* x, int64_t num_heads) {
+    Host().norm({.num_rows = num_heads,
+                 .dim = kHeadDim,
+                 .x = x,
+                 .x_stride = kHeadDim,
+                 .weight = nullptr,
+                 .eps = 1e-6f,
+                 .out = x,
+                 .out_stride = kHeadDim});
+  };
+  const auto rotate = [&](float* x, int64_t num_heads, int64_t row) {
+    Host().rope({.num_heads = num_heads,
+                 .rotary_dim = kRotaryDim,
+                 .x = x,
+                 .head_stride = kHeadDim,
+                 .cos = cos.data() + row * kRotaryDim / 2,
+                 .sin = sin.data() + row * kRotaryDim / 2,
+                 .is_interleaved = false});
+  };
+  for (int64_t row = 0; row < kRows; ++row) {
+    float* const own_q = q.data() + row * kQStride;
+    float* const own_k = k.data() + row * kKvStride;
+    float* const own_v = v.data() + row * kKvStride;
+    std::copy_n(own_k, kKvDim, own_v);
+    norm(own_v, kKvHeads);
+    for (int64_t i = 0; i < kKvDim; ++i) own_v[i] *= 0.7f;
+    rotate(own_q, kHeads, row);
+    rotate(own_k, kKvHeads, row);
+    norm(own_q, kHeads);
+    norm(own_k, kKvHeads);
+    for (int64_t i = 0; i < kQDim; ++i) own_q[i] *= scales[Size(row)];
+  }
+  EXPECT_EQ(BitDifference(dq.ToHost(), q), "");
+  EXPECT_EQ(BitDifference(dk.ToHost(), k), "");
+  EXPECT_EQ(BitDifference(dv.ToHost(), v), "");
+}
+
+TEST(CudaKernelsTest, LogitsAreCappedAndInputsScaledAsOnTheHost) {
+  constexpr int64_t kRows = 3, kDim = 100;
+  std::vector<float> x = RandomFloats(kRows * kDim, 16), weights = RandomFloats(kRows, 17);
+  for (float& value : x) value *= 20;
+  const OnDevice<float> capped(x), scaled(x), device_weights(weights), factor(std::vector<float>{0.3f});
+  SoftCap(30, kRows * kDim, capped.data(), kStream);
+  MoveWeights(kRows, kDim, scaled.data(), device_weights.data(), kStream);
+  ScaleBy(factor.data(), kRows * kDim, scaled.data(), kStream);
+  std::vector<float> expected = x;
+  Host().soft_cap(30, kRows * kDim, expected.data());
+  EXPECT_EQ(BitDifference(capped.ToHost(), expected), "");
+  for (int64_t i = 0; i < kRows * kDim; ++i) expected[Size(i)] = x[Size(i)] * weights[Size(i / kDim)] * 0.3f;
+  EXPECT_EQ(BitDifference(scaled.ToHost(), expected), "");
+  EXPECT_EQ(device_weights.ToHost(), std::vector<float>(kRows, 1.0f));
+}
+
 TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
   constexpr int64_t kRows = 9;
   for (const auto& [num_experts, num_topk] : {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {33, 33}, {60, 4}, {128, 8}}) {
@@ -140,6 +232,7 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
           .num_groups = has_groups ? 4 : 1,
           .num_topk_groups = has_groups ? 2 : 1,
           .scale = 2.5f},
+          RouterRule{.scoring = RouterRule::Scoring::kSigmoid, .scale = 0.5f, .chooses_by_logits = true},
           RouterRule{.scoring = RouterRule::Scoring::kSigmoid,
           .num_groups = num_experts == 128 ? 64 : 1,
           .num_topk_groups = num_experts == 128 ? 33 : 1}}) {
@@ -149,13 +242,18 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
       scores[Size(3 * num_experts)] = std::nanf("");
       scores[Size(4 * num_experts)] = -std::numeric_limits<float>::infinity();
       for (int64_t i = 0; i < num_experts; i += 2) scores[Size(5 * num_experts + i)] = 3;
-      const OnDevice<float> device_scores(scores), weights(Size(kRows * num_topk));
+      const std::vector<float> expert_scales = RandomFloats(num_experts, 19);
+      const OnDevice<float> device_scores(scores), weights(Size(kRows * num_topk)), device_expert_scales(expert_scales);
+      const float logit_scale = rule.chooses_by_logits ? 0.3f : 1.0f;
+      for (float& score : scores) score *= logit_scale;
       const OnDevice<int32_t> chosen(Size(kRows * num_topk));
       RouterTopk({.num_rows = kRows,
                   .num_experts = num_experts,
                   .num_topk = num_topk,
                   .rule = rule,
+                  .logit_scale = logit_scale,
                   .selection_bias = has_bias ? device_bias.data() : nullptr,
+                  .expert_scales = rule.chooses_by_logits ? device_expert_scales.data() : nullptr,
                   .scores = device_scores.data(),
                   .topk_idx = chosen.data(),
                   .topk_weights = weights.data()},
@@ -170,6 +268,9 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
                             .selection_bias = has_bias ? bias.data() : nullptr,
                             .topk_idx = expected.data() + row * num_topk,
                             .topk_weights = expected_weights.data() + row * num_topk});
+      }
+      for (size_t i = 0; rule.chooses_by_logits && i < expected.size(); ++i) {
+        expected_weights[i] *= expert_scales[Size(expected[i])];
       }
       EXPECT_EQ(chosen.ToHost(), expected) << num_experts << " experts, top " << num_topk;
       EXPECT_EQ(BitDifference(weights.ToHost(), expected_weights), "");
@@ -276,6 +377,8 @@ struct AttentionCase {
   KvFormat format;
   int64_t head_dim, num_heads, num_kv_heads, window;
   int64_t values_in_key = 0;
+  int64_t own_values = 0;
+  bool has_chunks = false;  // of the window's size
 };
 
 // Sequences of several lengths, some with several rows; checks the stored KV and the outputs of attention.
@@ -291,11 +394,14 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                                   {KvFormat::kInt8, 40, 4, 1, 0, 32},
                                   // The queries of these heads fit into shared memory in three parts.
                                   {KvFormat::kBF16, 576, 41, 1, 0, 512},
-                                  {KvFormat::kInt8, 576, 37, 1, 0, 512}};
+                                  {KvFormat::kInt8, 576, 37, 1, 0, 512},
+                                  {KvFormat::kInt8, 24, 4, 2, 0, 0, 16},
+                                  {KvFormat::kF32, 40, 4, 2, 0, 0, 24},
+                                  {KvFormat::kBF16, 32, 4, 2, 20, 0, 0, true}};
   const int64_t lengths[] = {1, 16, 17, 50, 133};
   for (const AttentionCase& c : kCases) {
     SCOPED_TRACE(testing::Message() << "head_dim " << c.head_dim << ", window " << c.window);
-    const KvBlock block = {c.format, c.head_dim, c.values_in_key};
+    const KvBlock block = {c.format, c.head_dim, c.values_in_key, false, c.own_values};
     const int64_t page_bytes = c.num_kv_heads * block.bytes(), group = c.num_heads / c.num_kv_heads;
     // All positions are stored; the last ones of each sequence are rows that attend.
     std::vector<int64_t> positions, first_page, stored_positions, stored_first_page;
@@ -324,6 +430,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     KvRows rows = {.format = c.format,
                    .head_dim = c.head_dim,
                    .values_in_key = c.values_in_key,
+                   .own_values = c.own_values,
                    .num_kv_heads = c.num_kv_heads,
                    .first_block_bytes = 0,
                    .block_bytes = block.bytes(),
@@ -331,11 +438,12 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                    .pages = device_pages.data(),
                    .first_page = device_stored_first_page.data(),
                    .positions = device_stored_positions.data()};
+    const int64_t value_dim = block.value_dim(), v_dim = c.num_kv_heads * value_dim;
     const int64_t kv_dim = c.num_kv_heads * c.head_dim, q_dim = c.num_heads * c.head_dim;
-    const std::vector<float> k = RandomFloats(num_stored * kv_dim, 22), v = RandomFloats(num_stored * kv_dim, 23),
+    const std::vector<float> k = RandomFloats(num_stored * kv_dim, 22), v = RandomFloats(num_stored * v_dim, 23),
                              q = RandomFloats(num_rows * q_dim, 24);
     const OnDevice<float> device_k(k), device_v(v), device_q(q);
-    StoreKv(rows, device_k.data(), device_v.data(), kStream);
+    StoreKv({.rows = rows, .k = device_k.data(), .v = device_v.data(), .k_stride = kv_dim, .v_stride = v_dim}, kStream);
     for (int64_t row = 0; row < num_stored; ++row) {
       for (int64_t head = 0; head < c.num_kv_heads; ++head) {
         const int64_t pos = stored_positions[Size(row)];
@@ -343,8 +451,9 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
             {.format = c.format,
              .head_dim = c.head_dim,
              .values_in_key = c.values_in_key,
+             .value_dim = c.own_values,
              .k = k.data() + row * kv_dim + head * c.head_dim,
-             .v = v.data() + row * kv_dim + head * c.head_dim,
+             .v = v.data() + row * v_dim + head * value_dim,
              .block = host_pages[Size(stored_first_page[Size(row)] + pos / kKvPageTokens)] + head * block.bytes(),
              .token = pos % kKvPageTokens});
       }
@@ -353,6 +462,10 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     rows.num_rows = num_rows;
     rows.first_page = device_first_page.data();
     rows.positions = device_positions.data();
+    std::vector<int64_t> firsts;
+    for (const int64_t pos : positions) firsts.push_back(c.has_chunks ? pos / c.window * c.window : 0);
+    const OnDevice<int64_t> device_firsts(firsts);
+    if (c.has_chunks) rows.firsts = device_firsts.data();
     constexpr int64_t kMaxPositions = 144;
     const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
     const std::vector<float> sinks = RandomFloats(c.num_heads, 23);
@@ -368,13 +481,15 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                           .group = group,
                           .head_dim = c.head_dim,
                           .values_in_key = c.values_in_key,
+                          .value_dim = c.own_values,
                           .q = q.data() + row * q_dim + first_head * c.head_dim,
                           .q_stride = q_dim,
                           .pages = host_pages.data() + first_page[Size(row)],
                           .kv_format = c.format,
                           .head_offset_bytes = head * block.bytes(),
                           .pos = positions[Size(row)],
-                          .window = c.window,
+                          .window = c.has_chunks ? 0 : c.window,
+                          .first = c.has_chunks ? firsts[Size(row)] : 0,
                           .scale = scale,
                           .sinks = has_sinks ? sinks.data() + first_head : nullptr,
                           .scratch = scratch.data(),
@@ -393,6 +508,8 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                  .sinks = has_sinks ? device_sinks.data() : nullptr,
                  .q = device_q.data(),
                  .out = out.data(),
+                 .q_stride = q_dim,
+                 .out_stride = out_dim,
                  .max_positions = kMaxPositions,
                  .scores = scores.data(),
                  .totals = totals.data(),

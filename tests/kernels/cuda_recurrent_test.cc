@@ -375,16 +375,19 @@ TEST(CudaRecurrentTest, GatesChangeRowsAsOnTheHost) {
     const std::vector<std::byte> rows = PreparedOnHost(RowFormat::kInt8, expected, kRows, kDim),
                                  found = prepared.ToHost();
     for (int64_t row = 0; row < kRows; ++row) {
-      EXPECT_TRUE(std::equal(rows.begin() + row * stride, rows.begin() + row * stride + 144,
-                             found.begin() + row * stride));
+      EXPECT_TRUE(
+          std::equal(rows.begin() + row * stride, rows.begin() + row * stride + 144, found.begin() + row * stride));
     }
   }
   // One gate for each 12 dims.
   std::vector<float> expected = x;
   const OnDevice<float> changed(x);
-  Gate({.count = kRows * kDim,
+  Gate({.num_rows = kRows,
+        .dim = kDim,
         .x = changed.data(),
         .gate = device_gate.data(),
+        .x_stride = kDim,
+        .gate_stride = kDim / 12,
         .rule = GateRule::kSoftplus,
         .dims_of_gate = 12},
        kStream);

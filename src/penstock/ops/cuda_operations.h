@@ -67,22 +67,20 @@ class CudaOperations : public Operations {
   }
 
  private:
-  // y = x[rows] w^T + bias, where x is a buffer of all rows of the pass.
+  // y[rows] = x[rows] w^T + bias, where x and y are buffers of all rows of the pass.
   struct Projection {
     WeightView w;
-    std::span<const float> bias;
+    std::span<const float> bias = {};
+    std::span<float> y;
     int64_t num_cols = 0;
     int64_t inner_dim = 0;
-    float* y = nullptr;  // [rows.size(), num_cols]
+    int64_t stride = 0;  // from one row of y to the next; 0: num_cols
+
+    int64_t y_stride() const { return stride > 0 ? stride : num_cols; }
   };
   void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
-  void ProjectInputs(RowRange rows, const WeightView& w, std::span<const float> bias, std::span<float> y,
-                     int64_t num_cols, int64_t inner_dim);
-  void ProjectInputs(RowRange rows, const WeightView& w, std::span<const float> bias, std::span<float> y,
-                     int64_t num_cols) {
-    ProjectInputs(rows, w, bias, y, num_cols, args_.config.model_dim);
-  }
-  void PrepareInputs(RowRange rows, const float* x, int64_t dim);
+  void ProjectInputs(RowRange rows, const Projection& projection);
+  void PrepareInputs(RowRange rows, const float* x, int64_t dim, int64_t stride);
   void AddOutputs(RowRange rows, const LayerWeights& layer, int64_t inner_dim);
   void KeepNormed(RowRange rows, float factor);
   // y[row, head] = x[row, head] w[head]^T for each head. x and y are those of the first row; w holds one matrix for
@@ -97,19 +95,31 @@ class CudaOperations : public Operations {
     int64_t y_head_stride = 0;
   };
   void ProjectHeads(RowRange rows, const HeadsProjection& heads);
+  void ProjectQkv(RowRange rows, int64_t layer_idx);
   void ProjectMla(RowRange rows, int64_t layer_idx);
   struct NormOf {
     std::span<const float> source;  // [num_rows, model_dim]
     std::span<const float> weight;
     std::span<const float> bias;
   };
-  // normed[rows] = norm(source[rows]). Unless `buffer` is null, also prepares these rows at their places in it.
+  // normed[rows] = norm(source[rows]), or source[rows] without weights. Unless `buffer` is null, also prepares these
+  // rows at their places in it.
   void NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer);
+  NormOf FfnNorm(const LayerWeights& layer) const;
+  void NormForFfn(RowRange rows, const LayerWeights& layer);
+  void NormForExperts(RowRange rows, const LayerWeights& layer);
+  void PrepareRows(RowRange rows, std::span<const float> x, int64_t dim, std::span<std::byte> target);
+  void NormOutputs(RowRange rows, std::span<const float> weight, std::span<const float> x, std::span<float> out);
   void GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols, float* y);
   template <typename Launch>
   void ForEachLaunch(std::span<const ExpertToRun> experts, WeightView FfnWeights::*matrix, const Launch& launch);
   cuda::RowGroups GroupsOf(std::span<const ExpertToRun* const> experts) const;
-  void RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim);
+  struct FfnRule {
+    int64_t ffn_dim;
+    GluRule glu;
+  };
+  void RunFfn(RowRange rows, const FfnWeights& ffn, const FfnRule& rule);
+  void AddSummed(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
   // Computes the router's scores of normed rows, and the experts that they choose.
   void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
@@ -132,10 +142,13 @@ class CudaOperations : public Operations {
   void ForEachStatePart(const RowBatch& batch, RowRange rows, const StateParts& parts,
                         absl::FunctionRef<void(const cuda::StateRuns&, const float*)> visit);
   // Calls visit(first_row, cuda::KvRows) for parts of `rows` whose tables fit into one upload. The KvRows point to the
-  // tables on the device.
+  // tables on the device. `firsts`: KvRows::firsts of the rows, or empty.
   template <typename Visit>
-  void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit);
+  void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, std::span<const int64_t> firsts,
+                     const Visit& visit);
   void AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part, bool share_pages);
+
+  static const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
   Args args_;
   RowRange grouped_;

@@ -137,7 +137,8 @@ void CudaOperations::PrepareState(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const bool has_rank = r.kind == RecurrentKind::kKimiDelta && r.rank > 0;
   const auto project = [&](const WeightView& w, std::span<float> y, int64_t num_cols) {
-    if (w.data != nullptr) ProjectInputs(rows, w, {}, y, num_cols);
+    if (w.data == nullptr) return;
+    ProjectInputs(rows, {.w = w, .y = y, .num_cols = num_cols, .inner_dim = args_.config.model_dim});
   };
   project(layer.v_proj, a.v, r.values_dim());
   project(has_rank ? layer.gate_a_proj : layer.gate_proj, has_rank ? a.gate_a : a.gate,
@@ -150,7 +151,13 @@ void CudaOperations::PrepareState(RowRange rows, int64_t layer_idx) {
           has_rank ? r.rank : r.decay_cols());
   const auto gate = [&](cuda::GateRule rule, std::span<const float> gates, std::span<float> x, int64_t dim) {
     const int64_t first = rows.begin * dim;
-    cuda::Gate({.count = rows.size() * dim, .x = x.data() + first, .gate = gates.data() + first, .rule = rule},
+    cuda::Gate({.num_rows = rows.size(),
+                .dim = dim,
+                .x = x.data() + first,
+                .gate = gates.data() + first,
+                .x_stride = dim,
+                .gate_stride = dim,
+                .rule = rule},
                args_.stream);
   };
   if (r.kind == RecurrentKind::kShortConv) return gate(cuda::GateRule::kProduct, a.k, a.v, r.values_dim());
@@ -161,10 +168,10 @@ void CudaOperations::PrepareState(RowRange rows, int64_t layer_idx) {
     return;
   }
   if (has_rank) {
-    PrepareInputs(rows, a.gate_a.data() + rows.begin * r.rank, r.rank);
-    ProjectInputs(rows, layer.gate_proj, {}, a.gate, r.values_dim(), r.rank);
-    PrepareInputs(rows, a.decay_a.data() + rows.begin * r.rank, r.rank);
-    ProjectInputs(rows, layer.decay_proj, {}, a.decay, r.decay_cols(), r.rank);
+    PrepareInputs(rows, a.gate_a.data() + rows.begin * r.rank, r.rank, r.rank);
+    ProjectInputs(rows, {.w = layer.gate_proj, .y = a.gate, .num_cols = r.values_dim(), .inner_dim = r.rank});
+    PrepareInputs(rows, a.decay_a.data() + rows.begin * r.rank, r.rank, r.rank);
+    ProjectInputs(rows, {.w = layer.decay_proj, .y = a.decay, .num_cols = r.decay_cols(), .inner_dim = r.rank});
   }
   RecurrentGates(rows, layer);
 }
@@ -181,15 +188,15 @@ void CudaOperations::ProjectValues(RowRange rows, const LayerWeights& layer) {
                        .eps = args_.config.norm_eps},
                       args_.stream);
   };
-  PrepareInputs(rows, a.v.data() + rows.begin * r.values_dim(), r.values_dim());
-  ProjectInputs(rows, layer.decay_a_proj, {}, a.decay_a, r.rank, r.values_dim());
-  ProjectInputs(rows, layer.k_proj, {}, a.k, r.key_dim, r.values_dim());
-  ProjectInputs(rows, layer.q_proj, {}, a.q, r.key_dim, r.values_dim());
+  PrepareInputs(rows, a.v.data() + rows.begin * r.values_dim(), r.values_dim(), r.values_dim());
+  ProjectInputs(rows, {.w = layer.decay_a_proj, .y = a.decay_a, .num_cols = r.rank, .inner_dim = r.values_dim()});
+  ProjectInputs(rows, {.w = layer.k_proj, .y = a.k, .num_cols = r.key_dim, .inner_dim = r.values_dim()});
+  ProjectInputs(rows, {.w = layer.q_proj, .y = a.q, .num_cols = r.key_dim, .inner_dim = r.values_dim()});
   norm(a.decay_a, layer.decay_norm);
   norm(a.k, layer.k_norm);
   norm(a.q, layer.q_norm);
-  PrepareInputs(rows, a.decay_a.data() + rows.begin * r.rank, r.rank);
-  ProjectInputs(rows, layer.decay_proj, {}, a.decay, r.decay_cols(), r.rank);
+  PrepareInputs(rows, a.decay_a.data() + rows.begin * r.rank, r.rank, r.rank);
+  ProjectInputs(rows, {.w = layer.decay_proj, .y = a.decay, .num_cols = r.decay_cols(), .inner_dim = r.rank});
   RecurrentGates(rows, layer);
 }
 

@@ -18,12 +18,14 @@ inline int64_t PaddedPositions(int64_t num_positions) {
 // Returns the floats for the scores of one row that attends to this many positions, and for a total of each head. A
 // further page is counted, because the first page of a window may begin before the window.
 inline int64_t CudaScoresFloats(const ModelConfig& config, int64_t num_positions) {
-  return config.num_heads * (PaddedPositions(num_positions) + kKvPageTokens + 1);
+  int64_t num_heads = config.num_heads;
+  for (const LayerHeads& heads : config.layer_heads) num_heads = std::max(num_heads, heads.num_heads);
+  return num_heads * (PaddedPositions(num_positions) + kKvPageTokens + 1);
 }
 
-// Returns the bytes of one row's table of pages. It has three parts: the pages' addresses, the place of the row's first
-// address among them, and the row's position. Each part begins at a cache line.
-inline uint64_t RowTableBytes(int64_t num_pages) { return 8 * static_cast<uint64_t>(num_pages) + 2 * 8 + 3 * 64; }
+// Returns the bytes of one row's table of pages. It has four parts: the pages' addresses, the place of the row's first
+// address among them, the row's position, and the first position that it sees. Each part begins at a cache line.
+inline uint64_t RowTableBytes(int64_t num_pages) { return 8 * static_cast<uint64_t>(num_pages) + 3 * 8 + 4 * 64; }
 
 // Returns the bytes of a table of recurrent states: where the rows of each sequence begin and end, and the addresses of
 // each state's parts; then the same of states that are copied.

@@ -143,17 +143,10 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
         "--device {}: {} models, which have an encoder, are not computed on GPUs yet; use --device cpu", device,
         config.family->name);
   }
-  const bool has_host_rules =
-      config.windows_are_chunks || config.query_scale.is_on() || config.router_scales_input ||
-      config.router.chooses_by_logits || config.qk_norm == QkNorm::kUnitAfterRope || config.indexer.is_on() ||
-      !config.layer_heads.empty() || config.output_norms != OutputNorms::kNone || !config.input_norms ||
-      config.parallel_ffn || config.shared_scale != 1 || config.v_norm || config.value_scale != 1 ||
-      config.sinks_need_window || !config.expert_limits.empty() || !config.ffn_limits.empty() || config.router_norm ||
-      config.logit_cap != 0 || config.latent_dim > 0 || config.num_identity_experts > 0 || config.defers_experts ||
-      config.mla.kv_scale != 1 || !config.is_gated;
-  if (has_host_rules) {
-    return ResourceError("--device {}: {} models are not computed on GPUs yet; use --device cpu", device,
-                         config.family->name);
+  if (config.indexer.is_on()) {
+    return ResourceError(
+        "--device {}: {} models, which choose positions by an indexer, are not computed on GPUs yet; use --device cpu",
+        device, config.family->name);
   }
   constexpr std::string_view kCure = "pack the model with --quantize hqq4 or int8, or use --device cpu";
   const auto format_of = [&](const TensorInfo& tensor) -> const WeightFormatTraits& {

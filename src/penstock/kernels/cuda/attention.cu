@@ -20,7 +20,9 @@ constexpr int kDimsAhead = 16;
 constexpr int kMaxRowsOfBlock = 8;
 constexpr size_t kMaxQueryBytes = 40 * 1024;  // of shared memory
 
-PENSTOCK_HOST_DEVICE KvBlock KvBlockOf(const KvRows& rows) { return {rows.format, rows.head_dim, rows.values_in_key}; }
+PENSTOCK_HOST_DEVICE KvBlock KvBlockOf(const KvRows& rows) {
+  return {rows.format, rows.head_dim, rows.values_in_key, false, rows.own_values};
+}
 
 PENSTOCK_DEVICE std::byte* BlockOf(const KvRows& rows, int64_t row, int64_t page, int64_t head) {
   return rows.pages[rows.first_page[row] + page] + rows.first_block_bytes + head * rows.block_bytes;
@@ -47,14 +49,15 @@ PENSTOCK_DEVICE void StoreKvValue(KvFormat format, float x, const CodeScale& sca
 }
 
 // Each warp handles one row and one head.
-PENSTOCK_KERNEL(kStoreThreads) StoreKvKernel(const KvRows rows, const float* k, const float* v) {
+PENSTOCK_KERNEL(kStoreThreads) StoreKvKernel(const StoreKvLaunch args) {
+  const KvRows& rows = args.rows;
   const int64_t idx = static_cast<int64_t>(blockIdx.x) * (kStoreThreads / kWarpThreads) + Warp();
   if (idx >= rows.num_rows * rows.num_kv_heads) return;
   const int64_t row = idx / rows.num_kv_heads, head = idx % rows.num_kv_heads, pos = rows.positions[row];
   const int64_t token = pos % kKvPageTokens;
   const KvBlock block = KvBlockOf(rows);
   std::byte* const target = BlockOf(rows, row, pos / kKvPageTokens, head);
-  const float* const own_k = k + idx * rows.head_dim;
+  const float* const own_k = args.k + row * args.k_stride + head * rows.head_dim;
   CodeScale k_scale = {1, 1, true}, v_scale = {1, 1, true};
   if (rows.format == KvFormat::kInt8) {
     k_scale = ScaleOfWarp(own_k, rows.head_dim);
@@ -64,13 +67,14 @@ PENSTOCK_KERNEL(kStoreThreads) StoreKvKernel(const KvRows rows, const float* k, 
     StoreKvValue(rows.format, own_k[d], k_scale, kKvCodeOffset, target + block.k_offset(d, token));
   }
   if (rows.values_in_key > 0) return;
-  const float* const own_v = v + idx * rows.head_dim;
+  const int64_t value_dim = block.value_dim();
+  const float* const own_v = args.v + row * args.v_stride + head * value_dim;
   if (rows.format == KvFormat::kInt8) {
-    v_scale = ScaleOfWarp(own_v, rows.head_dim);
+    v_scale = ScaleOfWarp(own_v, value_dim);
     if (Lane() == 0) reinterpret_cast<float*>(target + block.v_scales_offset())[token] = v_scale.scale;
   }
   for (int64_t d = Lane(); d < block.padded_dim(); d += kWarpThreads) {
-    StoreKvValue(rows.format, d < rows.head_dim ? own_v[d] : 0.0f, v_scale, 0,
+    StoreKvValue(rows.format, d < value_dim ? own_v[d] : 0.0f, v_scale, 0,
                  target + block.v_offset() + token * block.v_stride() + d * block.size());
   }
 }
@@ -82,7 +86,9 @@ struct Attended {
 };
 PENSTOCK_DEVICE Attended AttendedBy(const AttentionLaunch& args, int64_t row) {
   const int64_t end = args.rows.positions[row] + 1;
-  const int64_t first = args.window > 0 && end > args.window ? end - args.window : 0;
+  const int64_t first = args.rows.firsts != nullptr            ? args.rows.firsts[row]
+                        : args.window > 0 && end > args.window ? end - args.window
+                                                               : 0;
   return {first, end, first / kKvPageTokens * kKvPageTokens};
 }
 PENSTOCK_DEVICE float* ScoresOf(const AttentionLaunch& args, int64_t row, int64_t head) {
@@ -248,7 +254,7 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
       int8_t* const codes = reinterpret_cast<int8_t*>(q + 2 * num_queries);
       for (int i = Warp(); i < num_queries; i += kScoreThreads / kWarpThreads) {
         const Query query = QueryAt(run, heads, i);
-        const float* const source = args.q + (query.row * args.num_heads + query.head) * head_dim;
+        const float* const source = args.q + query.row * args.q_stride + query.head * head_dim;
         const CodeScale scale = ScaleOfWarp(source, head_dim);
         int32_t sum = 0;
         for (int d = Lane(); d < code_dims; d += kWarpThreads) {
@@ -266,7 +272,7 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
       for (int i = static_cast<int>(threadIdx.x); i < num_queries * code_dims; i += kScoreThreads) {
         const Query query = QueryAt(run, heads, i / code_dims);
         const int d = i % code_dims;
-        q[i] = d < head_dim ? args.q[(query.row * args.num_heads + query.head) * head_dim + d] : 0.0f;
+        q[i] = d < head_dim ? args.q[query.row * args.q_stride + query.head * head_dim + d] : 0.0f;
       }
     }
     __syncthreads();
@@ -405,8 +411,8 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, c
   for (int i = 0; i < kQueries; ++i) {
     if (first + i >= num_queries) break;
     const Query query = QueryAt(run, heads, first + i);
-    const int64_t at = query.row * args.num_heads + query.head;
-    args.out[at * block.value_dim() + d] = __fdiv_rn(sums[i], args.totals[at]);
+    const float total = args.totals[query.row * args.num_heads + query.head];
+    args.out[query.row * args.out_stride + query.head * block.value_dim() + d] = __fdiv_rn(sums[i], total);
   }
 }
 
@@ -433,11 +439,11 @@ ValuesKernel(const AttentionLaunch args, int rows_of_block, int parts_of_heads) 
 
 }  // namespace
 
-void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream) {
+void StoreKv(const StoreKvLaunch& launch, Stream stream) {
   constexpr int kWarps = kStoreThreads / kWarpThreads;
-  const int64_t num_blocks = (rows.num_rows * rows.num_kv_heads + kWarps - 1) / kWarps;
-  Launch(StoreKvKernel, {.grid = dim3(static_cast<uint32_t>(num_blocks)), .block = dim3(kStoreThreads)}, stream, rows,
-         k, v);
+  const int64_t num_blocks = (launch.rows.num_rows * launch.rows.num_kv_heads + kWarps - 1) / kWarps;
+  Launch(StoreKvKernel, {.grid = dim3(static_cast<uint32_t>(num_blocks)), .block = dim3(kStoreThreads)}, stream,
+         launch);
 }
 
 void Attention(const AttentionLaunch& launch, Stream stream) {

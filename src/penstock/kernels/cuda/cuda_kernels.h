@@ -60,7 +60,8 @@ struct GemmLaunch {
 };
 void Gemm(const GemmLaunch& launch, Stream stream);
 
-// hidden[row] = GluRule of gate(x[row]) and up(x[row]), prepared in `x_format`.
+// hidden[row] = GluRule of gate(x[row]) and up(x[row]), prepared in `x_format`. Without gates it is max(0, up(x[row]))
+// or the square of that.
 struct GateUpLaunch {
   kernels::RowFormat x_format = kernels::RowFormat::kF32;  // of x and of hidden
   WeightFormat w_format = WeightFormat::kF32;
@@ -71,6 +72,8 @@ struct GateUpLaunch {
   Matrices gate = {}, up = {};
   Biases gate_bias = {}, up_bias = {};
   GluRule rule = {};
+  bool is_gated = true;
+  bool squares_relu = false;
   std::byte* hidden = nullptr;  // [rows]
   int64_t hidden_stride_bytes = 0;
   RowGroups groups = {};
@@ -78,7 +81,8 @@ struct GateUpLaunch {
 };
 void GateUp(const GateUpLaunch& launch, Stream stream);
 
-// Normalises as described at NormArgs, and prepares the result. Either output may be null.
+// Normalises as described at NormArgs, and prepares the result. Without weights, the result is x. Either output may be
+// null, or x itself.
 struct NormLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
@@ -105,15 +109,22 @@ struct PrepareLaunch {
 };
 void PrepareRows(const PrepareLaunch& launch, Stream stream);
 
-// Applies QK norm, clamp and RoPE to rows of q, k and v, in place. Each is optional: null weights, a clamp of 0 and a
-// rotary_dim of 0 leave it out.
+// Changes rows of q, k and v in place, in this order. All steps are optional:
+// - v = k, in layers where K's projection is V, too; a norm of each head of v, without weights; v *= value_scale.
+// - QK norm, clamp of all three to +-clip, RoPE of q and k. Some kinds of QK norm come after RoPE.
+// - q *= query_scales.
 struct QkvLaunch {
   int64_t num_rows = 0;
-  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  float* q = nullptr;  // [num_rows, num_heads, head_dim]
-  float* k = nullptr;  // [num_rows, num_kv_heads, head_dim]
-  float* v = nullptr;
-  // Normalises all heads of a row together, or each head: norm_dim inputs at a time.
+  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, value_dim = 0;
+  float* q = nullptr;                                // [num_rows, num_heads, head_dim]
+  float* k = nullptr;                                // [num_rows, num_kv_heads, head_dim]
+  float* v = nullptr;                                // [num_rows, num_kv_heads, value_dim]
+  int64_t q_stride = 0, k_stride = 0, v_stride = 0;  // from one row to the next
+  bool keys_are_values = false;
+  bool norms_v = false;
+  float value_scale = 1;
+  // Normalises all heads of a row together, or each head: norm_dim inputs at a time, and none if that is 0. Without
+  // weights, they are 1.
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   int64_t q_norm_dim = 0, k_norm_dim = 0;
@@ -122,9 +133,10 @@ struct QkvLaunch {
   int64_t rotary_dim = 0;      // the first dims of head_dim
   const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
-  int64_t angles_stride = 0;      // from one row to the next
-  bool is_interleaved = false;    // see RopeArgs
-  bool norms_after_rope = false;  // otherwise before the clamp
+  int64_t angles_stride = 0;            // from one row to the next
+  bool is_interleaved = false;          // see RopeArgs
+  bool norms_after_rope = false;        // otherwise before the clamp
+  const float* query_scales = nullptr;  // [num_rows] or null
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
 
@@ -139,11 +151,13 @@ struct MlaLaunch {
   float* k = nullptr;              // [num_rows, kv_lora_rank + rope_dim]
   const float* k_norm = nullptr;   // [kv_lora_rank]
   float eps = 0;
+  float k_scale = 1;           // factor of the compressed part behind its norm
   int64_t rotary_dim = 0;      // rope_dim, or 0 where nothing rotates
   const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
   int64_t angles_stride = 0;
   bool is_interleaved = false;
+  const float* query_scales = nullptr;  // [num_rows] or null: factors of q
 };
 void FinishMla(const MlaLaunch& launch, Stream stream);
 
@@ -153,7 +167,9 @@ struct RouterLaunch {
   int64_t num_experts = 0;
   int64_t num_topk = 0;
   RouterRule rule = {};
+  float logit_scale = 1;
   const float* selection_bias = nullptr;  // [num_experts] or null
+  const float* expert_scales = nullptr;   // [num_experts] or null: factors of the weights
   float* scores = nullptr;                // [num_rows, num_experts]: logits in, scores out
   int32_t* topk_idx = nullptr;            // [num_rows, num_topk]
   float* topk_weights = nullptr;          // [num_rows, num_topk]
@@ -176,6 +192,19 @@ struct GroupLaunch {
 };
 void Group(const GroupLaunch& launch, Stream stream);
 
+// Copies the rows that chose experts [first_expert, num_experts) to their places among the experts' outputs. `offsets`
+// and `assigned_row` are those of Group().
+struct ReturnInputsLaunch {
+  int64_t begin = 0, end = 0;  // of all assignments
+  int64_t first_expert = 0;
+  const int64_t* offsets = nullptr;
+  const int64_t* assigned_row = nullptr;
+  const float* input = nullptr;  // [rows, dim]
+  float* output = nullptr;       // [rows * num_topk, dim]
+  int64_t dim = 0;
+};
+void ReturnInputs(const ReturnInputsLaunch& launch, Stream stream);
+
 // Combines as described at CombineArgs.
 void Combine(const kernels::CombineArgs& args, Stream stream);
 // Computes target += scale * source.
@@ -192,8 +221,13 @@ struct AddGatedLaunch {
   float* target = nullptr;  // [num_rows, dim]
 };
 void AddGated(const AddGatedLaunch& launch, Stream stream);
-// Computes target *= scale.
+// Computes target *= scale, or *= a number on the device.
 void Scale(float scale, int64_t count, float* target, Stream stream);
+void ScaleBy(const float* scale, int64_t count, float* target, Stream stream);
+// Multiplies row i of x [num_rows, dim] by weights[i], which becomes 1.
+void MoveWeights(int64_t num_rows, int64_t dim, float* x, float* weights, Stream stream);
+// Computes x = cap * tanh(x / cap) as kernels::KernelTable::soft_cap does.
+void SoftCap(float cap, int64_t count, float* x, Stream stream);
 
 // best[row] = the index of the largest of x[row], the first among equals; -1 when one is NaN or infinite, or all are
 // -infinity.
@@ -205,7 +239,8 @@ void Clear(float* target, int64_t count, Stream stream);
 struct KvRows {
   KvFormat format = KvFormat::kF32;
   int64_t head_dim = 0;
-  int64_t values_in_key = 0;  // KvBlock (tensor/kv_block.h)
+  int64_t values_in_key = 0;  // KvBlock (tensor/kv_block.h), like own_values
+  int64_t own_values = 0;
   int64_t num_kv_heads = 0;
   int64_t first_block_bytes = 0;  // offset of the layer in a page
   int64_t block_bytes = 0;        // bytes of one head
@@ -213,9 +248,16 @@ struct KvRows {
   std::byte* const* pages = nullptr;    // the lists of all rows
   const int64_t* first_page = nullptr;  // [num_rows]: where a row's list begins
   const int64_t* positions = nullptr;   // [num_rows]: position within its pages
+  const int64_t* firsts = nullptr;      // [num_rows] or null: the first position that a row attends to, at least
 };
-// Stores K and V [num_rows, num_kv_heads, head_dim] of each row in its page. `v` is not read if values_in_key > 0.
-void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream);
+// Stores K [num_rows, num_kv_heads, head_dim] and V of each row in its page. `v` is not read if values_in_key > 0.
+struct StoreKvLaunch {
+  KvRows rows = {};
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t k_stride = 0, v_stride = 0;  // from one row to the next
+};
+void StoreKv(const StoreKvLaunch& launch, Stream stream);
 
 // Attends as described at AttentionArgs, for every row and head.
 struct AttentionLaunch {
@@ -223,12 +265,13 @@ struct AttentionLaunch {
   int64_t num_heads = 0;
   int64_t window = 0;
   float scale = 0;
-  const float* sinks = nullptr;  // [num_heads] or null
-  const float* q = nullptr;      // [num_rows, num_heads, head_dim]
-  float* out = nullptr;          // [num_rows, num_heads, head_dim or values_in_key]
-  int64_t max_positions = 0;     // maximum positions that a row attends to, in whole pages
-  float* scores = nullptr;       // [num_rows, num_heads, max_positions]
-  float* totals = nullptr;       // [num_rows, num_heads]
+  const float* sinks = nullptr;          // [num_heads] or null
+  const float* q = nullptr;              // [num_rows, num_heads, head_dim]
+  float* out = nullptr;                  // [num_rows, num_heads, dims of V]
+  int64_t q_stride = 0, out_stride = 0;  // from one row to the next
+  int64_t max_positions = 0;             // maximum positions that a row attends to, in whole pages
+  float* scores = nullptr;               // [num_rows, num_heads, max_positions]
+  float* totals = nullptr;               // [num_rows, num_heads]
   // Neighbouring rows see the same pages, as rows of a prompt do, so a block handles several. REQUIRES: their positions
   // increase.
   bool rows_share_pages = false;

@@ -64,9 +64,14 @@ PENSTOCK_DEVICE void PutOutput(const GemmLaunch& args, const Tile& tile, int64_t
   y[place * args.y_stride + col] = Biased(args.bias, args.groups, tile.group_idx, args.num_cols, col, sum);
 }
 
-// Combines gate and up; columns beyond the last one do not matter.
+// Combines gate and up; columns beyond the last one do not matter. A NaN stays.
 PENSTOCK_DEVICE float Gated(const GateUpLaunch& args, const Tile& tile, int64_t col, float gate, float up) {
   if (col >= args.ffn_dim) return 0;
+  if (!args.is_gated) {
+    up = Biased(args.up_bias, args.groups, tile.group_idx, args.ffn_dim, col, up);
+    if (up < 0) up = 0;
+    return args.squares_relu ? up * up : up;
+  }
   gate = Biased(args.gate_bias, args.groups, tile.group_idx, args.ffn_dim, col, gate);
   up = Biased(args.up_bias, args.groups, tile.group_idx, args.ffn_dim, col, up);
   return Glu(args.rule, gate, up);
@@ -138,10 +143,12 @@ GateUpKernel(const GateUpLaunch args, const TileShape shape) {
     const int column = Warp() % Product::kColumns;
     const int64_t panel_idx = tile.first_panel + column;
     Product product;
-    product.Run(PanelAt(args.gate.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
     // Each lane reads only its own writes.
     const int first_output = column * static_cast<int>(kPanelCols);
-    product.ForEach([&](int output, int row, float sum) { hidden[row * kBlockCols + first_output + output] = sum; });
+    if (args.is_gated) {
+      product.Run(PanelAt(args.gate.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
+      product.ForEach([&](int output, int row, float sum) { hidden[row * kBlockCols + first_output + output] = sum; });
+    }
     product.Run(PanelAt(args.up.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
     product.ForEach([&](int output, int row, float sum) {
       float& value = hidden[row * kBlockCols + first_output + output];
@@ -160,7 +167,7 @@ TiledGateUpKernel(const GateUpLaunch args, const TileShape shape) {
     if (tile.first == tile.end) continue;
     const int column = Warp() % kTiledColumns;
     TiledProduct<kFormat> product;
-    product.Run({PanelAt(args.gate.w[tile.group_idx], shape, tile.first_panel + column),
+    product.Run({args.is_gated ? PanelAt(args.gate.w[tile.group_idx], shape, tile.first_panel + column) : nullptr,
                  PanelAt(args.up.w[tile.group_idx], shape, tile.first_panel + column)},
                 args.inner_dim, RowsOf(args, tile), SharedMemory());
     float* const hidden = reinterpret_cast<float*>(SharedMemory());  // [kRows, kBlockCols], over the rows of x

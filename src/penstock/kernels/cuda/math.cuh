@@ -63,7 +63,13 @@ PENSTOCK_DEVICE float Glu(const GluRule& rule, float gate, float up) {
     exponent = 0.0f - rule.alpha * (rule.cubic == 0 ? gate : __fmaf_rn(gate * gate * gate, rule.cubic, gate));
     up += rule.up_offset;
   }
-  return __fdiv_rn(gate, 1.0f + Exp(exponent)) * up;
+  float activated = __fdiv_rn(gate, 1.0f + Exp(exponent));
+  if (rule.output_limit > 0) {
+    activated = rule.output_limit < activated ? rule.output_limit : activated;
+    up = -rule.output_limit > up ? -rule.output_limit : up;
+    up = rule.output_limit < up ? rule.output_limit : up;
+  }
+  return activated * up;
 }
 
 PENSTOCK_DEVICE float FromBf16Bits(uint32_t bits) { return __uint_as_float(bits << 16); }

@@ -43,8 +43,10 @@ class DueCopies {
   int64_t next_ = 0;
 };
 
-// Each thread has one channel.
-PENSTOCK_KERNEL(kConvThreads) ShortConvKernel(const ShortConvLaunch args, const int64_t blocks_of_part) {
+// Each thread has one channel. kMaxWidth: the most positions, so that all arrays are registers.
+template <int kMaxWidth>
+PENSTOCK_KERNEL(kConvThreads)
+ShortConvKernel(const ShortConvLaunch args, const int64_t blocks_of_part) {
   const StatePlace place = PlaceOf(args.runs, blockIdx.x / blocks_of_part);
   const int64_t of_part = static_cast<int64_t>(blockIdx.x % blocks_of_part) * kConvThreads + threadIdx.x;
   const int64_t first = place.part * args.part_channels, channel = first + of_part;
@@ -56,15 +58,15 @@ PENSTOCK_KERNEL(kConvThreads) ShortConvKernel(const ShortConvLaunch args, const 
   const ShortConvLaunch::Input input = args.inputs[input_idx];
   float* const out = args.out == nullptr ? input.x : args.out;
   const int64_t num_kept = args.width - 1;
-  float kept[kernels::kMaxConvWidth], weight[kernels::kMaxConvWidth];
+  float kept[kMaxWidth], weight[kMaxWidth];
 #pragma unroll
-  for (int i = 0; i < kernels::kMaxConvWidth; ++i) {
+  for (int i = 0; i < kMaxWidth; ++i) {
     if (i < num_kept) kept[i] = place.state[i * stride + of_part];
     if (i < args.width) weight[i] = input.weight[i * input.weight_stride + col];
   }
   const auto store_to = [&](float* state) {
 #pragma unroll
-    for (int i = 0; i < kernels::kMaxConvWidth; ++i) {
+    for (int i = 0; i < kMaxWidth; ++i) {
       if (i < num_kept) state[i * stride + of_part] = kept[i];
     }
   };
@@ -81,14 +83,14 @@ PENSTOCK_KERNEL(kConvThreads) ShortConvKernel(const ShortConvLaunch args, const 
       if (begin + i >= place.end) break;
       float sum = bias;
 #pragma unroll
-      for (int j = 0; j < kernels::kMaxConvWidth - 1; ++j) {
+      for (int j = 0; j < kMaxWidth - 1; ++j) {
         if (j >= num_kept) break;
         sum = __fmaf_rn(weight[j], kept[j], sum);
         kept[j] = j + 1 < num_kept ? kept[j + 1] : x[i];
       }
       float last = weight[0];  // a constant index keeps the weights in registers
 #pragma unroll
-      for (int j = 1; j < kernels::kMaxConvWidth; ++j) {
+      for (int j = 1; j < kMaxWidth; ++j) {
         if (j == num_kept) last = weight[j];
       }
       sum = __fmaf_rn(last, x[i], sum);
@@ -263,7 +265,8 @@ struct RowNumbers {
 // Each block is one warp, with 32 columns of a head's matrix. One walk through them changes them for a row, and sums
 // them up for the next row.
 template <StateKind kKind>
-PENSTOCK_KERNEL(kWarpThreads) StateRuleKernel(const StateRuleLaunch args, const int64_t blocks_of_part) {
+PENSTOCK_KERNEL(kWarpThreads)
+StateRuleKernel(const StateRuleLaunch args, const int64_t blocks_of_part) {
   constexpr bool kHasDelta = kKind != StateKind::kNoDelta, kDecaysDims = kKind == StateKind::kDeltaOfDims;
   const StatePlace place = PlaceOf(args.runs, blockIdx.x / blocks_of_part);
   const int64_t first_col = static_cast<int64_t>(blockIdx.x % blocks_of_part) * kWarpThreads;
@@ -286,8 +289,7 @@ PENSTOCK_KERNEL(kWarpThreads) StateRuleKernel(const StateRuleLaunch args, const 
   };
   const auto numbers_of = [&](int64_t row) -> RowNumbers {
     const int64_t of_head = row * args.num_value_heads + head;
-    return {args.v[row * values_dim + col],
-            kDecaysDims ? 1.0f : args.decay[args.decay_is_constant ? head : of_head],
+    return {args.v[row * values_dim + col], kDecaysDims ? 1.0f : args.decay[args.decay_is_constant ? head : of_head],
             args.beta == nullptr ? 1.0f : args.beta[of_head]};
   };
   const float skip = args.skip == nullptr ? 0.0f : args.skip[head];
@@ -384,9 +386,12 @@ PENSTOCK_DEVICE float Gated(GateRule rule, float gate, float x) {
   return x * gate;
 }
 
+// Grid: parts of a row, rows.
 PENSTOCK_KERNEL(kRowThreads) GateKernel(const GateLaunch args) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
-  if (i < args.count) args.x[i] = Gated(args.rule, args.gate[i / args.dims_of_gate], args.x[i]);
+  if (i >= args.dim) return;
+  float& x = args.x[blockIdx.y * args.x_stride + i];
+  x = Gated(args.rule, args.gate[blockIdx.y * args.gate_stride + i / args.dims_of_gate], x);
 }
 
 // Each block holds one row in shared memory, and each warp norms vectors of it.
@@ -425,19 +430,23 @@ int64_t BlocksFor(int64_t count, int64_t of_block) { return (count + of_block - 
 template <StateKind kKind>
 void LaunchStateRule(const StateRuleLaunch& launch, Stream stream) {
   const int64_t blocks_of_part = BlocksFor(launch.part_cols, kWarpThreads);
-  Launch(StateRuleKernel<kKind>,
-         ShapeOf(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kWarpThreads,
-                 RowInputs<kKind>::Stride(launch.key_dim) *
-                     (kWarpThreads + kRowBuffers * RowInputs<kKind>::kNumVectors)),
-         stream, launch, blocks_of_part);
+  Launch(
+      StateRuleKernel<kKind>,
+      ShapeOf(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kWarpThreads,
+              RowInputs<kKind>::Stride(launch.key_dim) * (kWarpThreads + kRowBuffers * RowInputs<kKind>::kNumVectors)),
+      stream, launch, blocks_of_part);
 }
 
 }  // namespace
 
 void ShortConv(const ShortConvLaunch& launch, Stream stream) {
   const int64_t blocks_of_part = BlocksFor(launch.part_channels, kConvThreads);
-  Launch(ShortConvKernel, ShapeOf(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kConvThreads), stream,
-         launch, blocks_of_part);
+  const auto give = [&](auto kernel) {
+    Launch(kernel, ShapeOf(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kConvThreads), stream, launch,
+           blocks_of_part);
+  };
+  constexpr int kUsualWidth = 4;
+  launch.width <= kUsualWidth ? give(ShortConvKernel<kUsualWidth>) : give(ShortConvKernel<kernels::kMaxConvWidth>);
 }
 
 void RecurrentGates(const kernels::RecurrentGatesArgs& first, int64_t num_rows, Stream stream) {
@@ -463,7 +472,9 @@ void SelectiveScan(const SelectiveScanLaunch& launch, Stream stream) {
 }
 
 void Gate(const GateLaunch& launch, Stream stream) {
-  Launch(GateKernel, ShapeOf(BlocksFor(launch.count, kRowThreads), kRowThreads), stream, launch);
+  LaunchShape shape = ShapeOf(BlocksFor(launch.dim, kRowThreads), kRowThreads);
+  shape.grid.y = static_cast<uint32_t>(launch.num_rows);
+  Launch(GateKernel, shape, stream, launch);
 }
 
 void GateRows(const GateRowsLaunch& launch, Stream stream) {

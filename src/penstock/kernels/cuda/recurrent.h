@@ -10,16 +10,16 @@ namespace penstock::cuda {
 // of its convolution. Each sequence's state lies in parts. All pointers are to device memory.
 struct StateRuns {
   int64_t num_runs = 0;
-  int64_t num_parts = 0;                // of each state
-  const int64_t* begins = nullptr;      // [num_runs + 1]: run i has rows [begins[i], begins[i + 1])
-  float* const* parts = nullptr;        // [num_runs, num_parts]
-  int64_t num_copies = 0;               // of states as they are after a row
-  const int64_t* copy_rows = nullptr;   // [num_copies]: these rows, in increasing order
-  float* const* copy_parts = nullptr;   // [num_copies, num_parts]
+  int64_t num_parts = 0;               // of each state
+  const int64_t* begins = nullptr;     // [num_runs + 1]: run i has rows [begins[i], begins[i + 1])
+  float* const* parts = nullptr;       // [num_runs, num_parts]
+  int64_t num_copies = 0;              // of states as they are after a row
+  const int64_t* copy_rows = nullptr;  // [num_copies]: these rows, in increasing order
+  float* const* copy_parts = nullptr;  // [num_copies, num_parts]
 };
 
-// Convolves rows as described at ShortConvArgs. A part of a state holds the inputs of `part_channels` channels, the last
-// part those of the others. The channels lie in up to three buffers, one after another.
+// Convolves rows as described at ShortConvArgs. A part of a state holds the inputs of `part_channels` channels, the
+// last part those of the others. The channels lie in up to three buffers, one after another.
 struct ShortConvLaunch {
   StateRuns runs = {};
   int64_t num_channels = 0, part_channels = 0, width = 0;
@@ -57,8 +57,8 @@ struct StateRuleLaunch {
   bool heads_alternate = false;  // Recurrent (model/model_config.h)
   const float* q = nullptr;      // [rows, num_key_heads, key_dim], like k
   const float* k = nullptr;
-  const float* v = nullptr;      // [rows, num_value_heads, value_dim]
-  const float* decay = nullptr;  // [rows, num_value_heads], or like k with decays_dims
+  const float* v = nullptr;        // [rows, num_value_heads, value_dim]
+  const float* decay = nullptr;    // [rows, num_value_heads], or like k with decays_dims
   bool decay_is_constant = false;  // `decay` has one row for all
   const float* beta = nullptr;     // [rows, num_value_heads]; null: 1
   bool decays_dims = false, has_delta = true;
@@ -71,7 +71,7 @@ void StateRule(const StateRuleLaunch& launch, Stream stream);
 struct SelectiveScanLaunch {
   StateRuns runs = {};
   int64_t key_dim = 0, num_cols = 0, part_cols = 0;
-  const float* q = nullptr;          // [rows, key_dim], like k
+  const float* q = nullptr;  // [rows, key_dim], like k
   const float* k = nullptr;
   const float* v = nullptr;          // [rows, num_cols]
   const float* step = nullptr;       // [rows, num_cols]
@@ -89,11 +89,13 @@ enum class GateRule : uint8_t {
   kProduct,   // x * g
 };
 
-// Changes x by gates, in place. `dims_of_gate` neighbours have one gate.
+// Changes rows of x by gates, in place. `dims_of_gate` neighbours have one gate.
 struct GateLaunch {
-  int64_t count = 0;
-  float* x = nullptr;           // [count]
-  const float* gate = nullptr;  // [count / dims_of_gate]
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  float* x = nullptr;                     // [num_rows, dim]
+  const float* gate = nullptr;            // [num_rows, dim / dims_of_gate]
+  int64_t x_stride = 0, gate_stride = 0;  // from one row to the next
   GateRule rule = GateRule::kSigmoid;
   int64_t dims_of_gate = 1;
 };

@@ -162,20 +162,27 @@ PENSTOCK_KERNEL(kRouterThreads) RouterKernel(const RouterLaunch args) {
                 .scores = args.scores + row_idx * args.num_experts,
                 .topk_idx = args.topk_idx + row_idx * args.num_topk,
                 .topk_weights = args.topk_weights + row_idx * args.num_topk};
+  if (args.logit_scale != 1) {
+    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) row.scores[i] *= args.logit_scale;
+    __syncwarp();
+  }
   if (rule.scoring == RouterRule::Scoring::kSparsemixer) return row.Sparsemixer();
+  row.chosen_groups = 1;
+  if (rule.chooses_by_logits) row.SelectTopk();
   rule.scoring == RouterRule::Scoring::kSigmoid ? row.Sigmoids() : row.Softmax();
   if (rule.num_groups > 1) {
+    row.chosen_groups = 0;
     row.ChooseGroups();
-  } else {
-    row.chosen_groups = 1;
   }
-  row.SelectTopk();
+  if (!rule.chooses_by_logits) row.SelectTopk();
   float sum = 0;
   for (int64_t j = 0; j < args.num_topk; ++j) sum += row.scores[row.topk_idx[j]];
   for (int64_t j = Lane(); j < args.num_topk; j += kWarpThreads) {
     float weight = row.scores[row.topk_idx[j]];
     if (rule.renormalises) weight = __fdiv_rn(weight, sum);
-    row.topk_weights[j] = weight * rule.scale;
+    weight *= rule.scale;
+    if (args.expert_scales != nullptr) weight *= args.expert_scales[row.topk_idx[j]];
+    row.topk_weights[j] = weight;
   }
 }
 
@@ -233,6 +240,14 @@ PENSTOCK_KERNEL(128) GatherKernel(const GroupLaunch args) {
   for (int64_t i = threadIdx.x; i < args.input_bytes / 16; i += 128) target[i] = source[i];
 }
 
+// Each block handles one place.
+PENSTOCK_KERNEL(128) ReturnInputsKernel(const ReturnInputsLaunch args) {
+  const int64_t place = args.begin + blockIdx.x;
+  if (place < args.offsets[args.first_expert]) return;
+  const float* const input = args.input + args.assigned_row[place] * args.dim;
+  for (int64_t i = threadIdx.x; i < args.dim; i += 128) args.output[place * args.dim + i] = input[i];
+}
+
 }  // namespace
 
 void RouterTopk(const RouterLaunch& launch, Stream stream) {
@@ -249,6 +264,11 @@ void Group(const GroupLaunch& launch, Stream stream) {
          stream, launch);
   Launch(GatherKernel, {.grid = dim3(static_cast<uint32_t>(launch.end - launch.begin)), .block = dim3(128)}, stream,
          launch);
+}
+
+void ReturnInputs(const ReturnInputsLaunch& launch, Stream stream) {
+  Launch(ReturnInputsKernel, {.grid = dim3(static_cast<uint32_t>(launch.end - launch.begin)), .block = dim3(128)},
+         stream, launch);
 }
 
 }  // namespace penstock::cuda

@@ -21,14 +21,15 @@ PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
   float* const mean = scale + 1;
   for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) row[k] = args.x[row_idx * args.dim + k];
   __syncthreads();
-  if (Warp() == 0) {
+  const bool has_norm = args.weight != nullptr;
+  if (Warp() == 0 && has_norm) {
     const float found_mean = args.norm == Norm::kLayer ? MeanOf(row, args.dim) : 0.0f;
     const float found_scale = NormScale(row, args.dim, found_mean, args.eps);
     if (Lane() == 0) *scale = found_scale, *mean = found_mean;
   }
   __syncthreads();
   for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) {
-    float value = (row[k] - *mean) * *scale * args.weight[k];
+    float value = has_norm ? (row[k] - *mean) * *scale * args.weight[k] : row[k];
     if (args.bias != nullptr) value += args.bias[k];
     row[k] = value;
     if (args.normed != nullptr) args.normed[row_idx * args.dim + k] = value;
@@ -44,7 +45,7 @@ PENSTOCK_KERNEL(kRowThreads) PrepareKernel(const PrepareLaunch args) {
              args.prepared + row_idx * args.prepared_stride_bytes);
 }
 
-// A row of q, k or v, which a block handles: each warp normalises `norm_dim` inputs at a time.
+// A row of q, k or v, which a block handles: each warp normalises `norm_dim` inputs at a time, with weights or without.
 struct HeadsOfRow {
   float* x;
   int64_t dim;
@@ -52,14 +53,21 @@ struct HeadsOfRow {
   int64_t norm_dim;
 };
 PENSTOCK_DEVICE void NormHeads(const HeadsOfRow& heads, float eps) {
-  if (heads.weight == nullptr) return;
+  if (heads.norm_dim == 0) return;
   for (int64_t first = static_cast<int64_t>(Warp()) * heads.norm_dim; first < heads.dim;
        first += kRowWarps * heads.norm_dim) {
     float* const x = heads.x + first;
     const float scale = NormScale(x, heads.norm_dim, 0, eps);
     __syncwarp();
-    for (int64_t k = Lane(); k < heads.norm_dim; k += kWarpThreads) x[k] = x[k] * scale * heads.weight[k];
+    for (int64_t k = Lane(); k < heads.norm_dim; k += kWarpThreads) {
+      const float value = x[k] * scale;
+      x[k] = heads.weight == nullptr ? value : value * heads.weight[k];
+    }
   }
+}
+
+PENSTOCK_DEVICE void ScaleRow(float factor, float* x, int64_t dim) {
+  for (int64_t k = threadIdx.x; k < dim; k += kRowThreads) x[k] *= factor;
 }
 
 PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
@@ -87,30 +95,49 @@ PENSTOCK_DEVICE void Rotate(const Rotation& by, float* x, int64_t num_heads, int
   }
 }
 
+// Computes V from K where it is the same projection, its norm and its scale.
+PENSTOCK_DEVICE void FinishValues(const QkvLaunch& args, const float* k, float* v) {
+  const int64_t values_dim = args.num_kv_heads * args.value_dim;
+  for (int64_t i = threadIdx.x; args.keys_are_values && i < values_dim; i += kRowThreads) v[i] = k[i];
+  __syncthreads();
+  if (args.norms_v) {
+    NormHeads({v, values_dim, nullptr, args.value_dim}, args.eps);
+    __syncthreads();
+  }
+  if (args.value_scale != 1) ScaleRow(args.value_scale, v, values_dim);
+}
+
 PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
   const int64_t row_idx = blockIdx.x;
-  const int64_t q_dim = args.num_heads * args.head_dim, kv_dim = args.num_kv_heads * args.head_dim;
-  const HeadsOfRow q = {args.q + row_idx * q_dim, q_dim, args.q_norm, args.q_norm_dim};
-  const HeadsOfRow k = {args.k + row_idx * kv_dim, kv_dim, args.k_norm, args.k_norm_dim};
+  const int64_t q_dim = args.num_heads * args.head_dim, k_dim = args.num_kv_heads * args.head_dim;
+  const HeadsOfRow q = {args.q + row_idx * args.q_stride, q_dim, args.q_norm, args.q_norm_dim};
+  const HeadsOfRow k = {args.k + row_idx * args.k_stride, k_dim, args.k_norm, args.k_norm_dim};
+  float* const v = args.v + row_idx * args.v_stride;
   const auto norm = [&] {
     NormHeads(q, args.eps);
     NormHeads(k, args.eps);
   };
+  if (args.keys_are_values || args.norms_v || args.value_scale != 1) {
+    FinishValues(args, k.x, v);
+    __syncthreads();
+  }
   if (!args.norms_after_rope) norm();
   __syncthreads();
   if (args.clip > 0) {
     Clip(args.clip, q.x, q_dim);
-    Clip(args.clip, k.x, kv_dim);
-    Clip(args.clip, args.v + row_idx * kv_dim, kv_dim);
+    Clip(args.clip, k.x, k_dim);
+    Clip(args.clip, v, args.num_kv_heads * args.value_dim);
     __syncthreads();
   }
   const int64_t first_angle = row_idx * args.angles_stride;
   const Rotation by = {args.rotary_dim, args.cos + first_angle, args.sin + first_angle, args.is_interleaved};
   Rotate(by, q.x, args.num_heads, args.head_dim);
   Rotate(by, k.x, args.num_kv_heads, args.head_dim);
-  if (!args.norms_after_rope) return;
   __syncthreads();
-  norm();
+  if (args.norms_after_rope) norm();
+  if (args.query_scales == nullptr) return;
+  __syncthreads();
+  ScaleRow(args.query_scales[row_idx], q.x, q_dim);
 }
 
 PENSTOCK_KERNEL(kRowThreads) FinishMlaKernel(const MlaLaunch args) {
@@ -125,10 +152,14 @@ PENSTOCK_KERNEL(kRowThreads) FinishMlaKernel(const MlaLaunch args) {
   }
   NormHeads({k, args.kv_lora_rank, args.k_norm, args.kv_lora_rank}, args.eps);
   __syncthreads();
+  if (args.k_scale != 1) ScaleRow(args.k_scale, k, args.kv_lora_rank);
   const int64_t first_angle = row_idx * args.angles_stride;
   const Rotation by = {args.rotary_dim, args.cos + first_angle, args.sin + first_angle, args.is_interleaved};
   Rotate(by, q, args.num_heads, head_dim);
   Rotate(by, k + args.kv_lora_rank, 1, head_dim);
+  if (args.query_scales == nullptr) return;
+  __syncthreads();
+  ScaleRow(args.query_scales[row_idx], args.q + row_idx * args.num_heads * head_dim, args.num_heads * head_dim);
 }
 
 PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
@@ -158,6 +189,24 @@ CopyScaledKernel(const float* source, const float scale, const int64_t count, fl
 PENSTOCK_KERNEL(kRowThreads) ScaleKernel(const float scale, const int64_t count, float* target) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
   if (i < count) target[i] *= scale;
+}
+
+PENSTOCK_KERNEL(kRowThreads) ScaleByKernel(const float* scale, const int64_t count, float* target) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (i < count) target[i] *= *scale;
+}
+
+PENSTOCK_KERNEL(kRowThreads) SoftCapKernel(const float cap, const int64_t count, float* x) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (i < count) x[i] = cap - __fdiv_rn(2 * cap, 1.0f + Exp(x[i] * __fdiv_rn(2.0f, cap)));
+}
+
+// Each block handles one row.
+PENSTOCK_KERNEL(kRowThreads) MoveWeightsKernel(const int64_t dim, float* x, float* weights) {
+  const float weight = weights[blockIdx.x];
+  ScaleRow(weight, x + blockIdx.x * dim, dim);
+  __syncthreads();
+  if (threadIdx.x == 0) weights[blockIdx.x] = 1;
 }
 
 // Each block handles one row.
@@ -240,6 +289,15 @@ void AddGated(const AddGatedLaunch& launch, Stream stream) {
 }
 void Scale(float scale, int64_t count, float* target, Stream stream) {
   Launch(ScaleKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, scale, count, target);
+}
+void ScaleBy(const float* scale, int64_t count, float* target, Stream stream) {
+  Launch(ScaleByKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, scale, count, target);
+}
+void MoveWeights(int64_t num_rows, int64_t dim, float* x, float* weights, Stream stream) {
+  Launch(MoveWeightsKernel, RowsShape(num_rows), stream, dim, x, weights);
+}
+void SoftCap(float cap, int64_t count, float* x, Stream stream) {
+  Launch(SoftCapKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, cap, count, x);
 }
 
 void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream stream) {
