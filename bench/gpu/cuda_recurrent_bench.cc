@@ -70,9 +70,8 @@ absl::Status Measure(const DeviceSpec& spec) {
   }
   const auto of = [](const DeviceBytes& bytes) { return reinterpret_cast<float*>(bytes.data()); };
   const int num_blocks = 4 * spec.num_processors;
-  const double peak =
-      cuda::PeakOps(kernels::RowFormat::kF32, num_blocks) /
-      Seconds(stream, [&] { cuda::Peak(kernels::RowFormat::kF32, num_blocks, of(out), stream); });
+  const double peak = cuda::PeakOps(kernels::RowFormat::kF32, num_blocks) /
+                      Seconds(stream, [&] { cuda::Peak(kernels::RowFormat::kF32, num_blocks, of(out), stream); });
   constexpr int64_t kReadBytes = int64_t{1} << 29;
   const double read = static_cast<double>(kReadBytes) /
                       Seconds(stream, [&] { cuda::ReadAll(states.data(), kReadBytes, of(out), stream); });

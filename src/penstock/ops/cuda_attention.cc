@@ -25,7 +25,10 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   KeepNormed(rows, config.is_recurrent(layer_idx) ? factors.of_recurrent : factors.of_attention);
   if (config.is_recurrent(layer_idx)) return PrepareState(rows, layer_idx);
   if (config.attention_gate) {
-    ProjectInputs(rows, {.w = layer.gate_proj, .y = a.attention_gate, .num_cols = config.gate_dim(layer_idx), .inner_dim = config.model_dim,
+    ProjectInputs(rows, {.w = layer.gate_proj,
+                         .y = a.attention_gate,
+                         .num_cols = config.gate_dim(layer_idx),
+                         .inner_dim = config.model_dim,
                          .stride = config.gate_dim()});
   }
   config.mla.is_on() ? ProjectMla(rows, layer_idx) : ProjectQkv(rows, layer_idx);
@@ -36,47 +39,58 @@ void CudaOperations::ProjectQkv(RowRange rows, int64_t layer_idx) {
   Activations& a = args_.activations;
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const LayerHeads heads = config.heads_of(layer_idx);
-  ProjectInputs(rows, {.w = layer.q_proj, .bias = layer.q_bias, .y = a.q, .num_cols = config.q_dim(layer_idx), .inner_dim = config.model_dim,
+  ProjectInputs(rows, {.w = layer.q_proj,
+                       .bias = layer.q_bias,
+                       .y = a.q,
+                       .num_cols = config.q_dim(layer_idx),
+                       .inner_dim = config.model_dim,
                        .stride = config.q_dim()});
-  ProjectInputs(rows, {.w = layer.k_proj, .bias = layer.k_bias, .y = a.k, .num_cols = config.kv_dim(layer_idx), .inner_dim = config.model_dim,
+  ProjectInputs(rows, {.w = layer.k_proj,
+                       .bias = layer.k_bias,
+                       .y = a.k,
+                       .num_cols = config.kv_dim(layer_idx),
+                       .inner_dim = config.model_dim,
                        .stride = config.kv_dim()});
   if (!heads.keys_are_values) {
-    ProjectInputs(rows, {.w = layer.v_proj, .bias = layer.v_bias, .y = a.v, .num_cols = config.v_dim(layer_idx), .inner_dim = config.model_dim,
+    ProjectInputs(rows, {.w = layer.v_proj,
+                         .bias = layer.v_bias,
+                         .y = a.v,
+                         .num_cols = config.v_dim(layer_idx),
+                         .inner_dim = config.model_dim,
                          .stride = config.v_dim()});
   }
   const int64_t rotary_dim = config.rotary_dim_of(layer_idx);
   const int64_t first_angle = rows.begin * config.num_angles() + config.first_angle_of(layer_idx);
   const bool is_unit = config.qk_norm == QkNorm::kUnitAfterRope;
   const int64_t unit_dim = is_unit && rotary_dim > 0 ? heads.head_dim : 0;
-  cuda::FinishQkv(
-      {.num_rows = rows.size(),
-       .num_heads = config.num_heads_of(layer_idx),
-       .num_kv_heads = heads.num_kv_heads,
-       .head_dim = heads.head_dim,
-       .value_dim = config.value_dim(layer_idx),
-       .q = a.q.data() + rows.begin * config.q_dim(),
-       .k = a.k.data() + rows.begin * config.kv_dim(),
-       .v = a.v.data() + rows.begin * config.v_dim(),
-       .q_stride = config.q_dim(),
-       .k_stride = config.kv_dim(),
-       .v_stride = config.v_dim(),
-       .keys_are_values = heads.keys_are_values,
-       .norms_v = config.v_norm,
-       .value_scale = config.value_scale,
-       .q_norm = DataOrNull(layer.q_norm),
-       .k_norm = DataOrNull(layer.k_norm),
-       .q_norm_dim = is_unit ? unit_dim : std::ssize(layer.q_norm),
-       .k_norm_dim = is_unit ? unit_dim : std::ssize(layer.k_norm),
-       .eps = config.norm_eps,
-       .clip = config.clip_qkv,
-       .rotary_dim = rotary_dim,
-       .cos = a.cos.data() + first_angle,
-       .sin = a.sin.data() + first_angle,
-       .angles_stride = config.num_angles(),
-       .is_interleaved = config.rope.is_interleaved,
-       .norms_after_rope = is_unit || config.qk_norm == QkNorm::kPerHeadAfterRope,
-       .query_scales = config.has_query_scale(layer_idx) ? a.query_scales.data() + rows.begin : nullptr},
-      args_.stream);
+  cuda::FinishQkv({.num_rows = rows.size(),
+                   .num_heads = config.num_heads_of(layer_idx),
+                   .num_kv_heads = heads.num_kv_heads,
+                   .head_dim = heads.head_dim,
+                   .value_dim = config.value_dim(layer_idx),
+                   .q = a.q.data() + rows.begin * config.q_dim(),
+                   .k = a.k.data() + rows.begin * config.kv_dim(),
+                   .v = a.v.data() + rows.begin * config.v_dim(),
+                   .q_stride = config.q_dim(),
+                   .k_stride = config.kv_dim(),
+                   .v_stride = config.v_dim(),
+                   .keys_are_values = heads.keys_are_values,
+                   .norms_v = config.v_norm,
+                   .value_scale = config.value_scale,
+                   .q_norm = DataOrNull(layer.q_norm),
+                   .k_norm = DataOrNull(layer.k_norm),
+                   .q_norm_dim = is_unit ? unit_dim : std::ssize(layer.q_norm),
+                   .k_norm_dim = is_unit ? unit_dim : std::ssize(layer.k_norm),
+                   .eps = config.norm_eps,
+                   .clip = config.clip_qkv,
+                   .rotary_dim = rotary_dim,
+                   .cos = a.cos.data() + first_angle,
+                   .sin = a.sin.data() + first_angle,
+                   .angles_stride = config.num_angles(),
+                   .is_interleaved = config.rope.is_interleaved,
+                   .norms_after_rope = is_unit || config.qk_norm == QkNorm::kPerHeadAfterRope,
+                   .query_scales = config.has_query_scale(layer_idx) ? a.query_scales.data() + rows.begin : nullptr},
+                  args_.stream);
 }
 
 // Computes q and k of MLA from gemm_input, which holds the normed rows.
@@ -87,9 +101,15 @@ void CudaOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const kernels::RowFormat format = args_.row_formats.attention;
   const int64_t q_head_dim = mla.nope_dim + mla.rope_dim, q_dim = config.num_heads * q_head_dim;
-  ProjectInputs(rows, {.w = layer.k_proj, .bias = layer.k_bias, .y = a.k, .num_cols = config.kv_dim(), .inner_dim = config.model_dim});
+  ProjectInputs(
+      rows,
+      {.w = layer.k_proj, .bias = layer.k_bias, .y = a.k, .num_cols = config.kv_dim(), .inner_dim = config.model_dim});
   if (const int64_t rank = mla.q_lora_rank; rank > 0) {
-    ProjectInputs(rows, {.w = layer.q_a_proj, .bias = layer.q_a_bias, .y = a.q_compressed, .num_cols = rank, .inner_dim = config.model_dim});
+    ProjectInputs(rows, {.w = layer.q_a_proj,
+                         .bias = layer.q_a_bias,
+                         .y = a.q_compressed,
+                         .num_cols = rank,
+                         .inner_dim = config.model_dim});
     float* const compressed = a.q_compressed.data() + rows.begin * rank;
     const int64_t stride = kernels::RowBytes(format, rank);
     cuda::NormRows({.num_rows = rows.size(),
@@ -195,19 +215,19 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
     const size_t positions_at = table.Add(positions);
     const size_t firsts_at = table.Add(firsts.empty() ? firsts : firsts.subspan(begin - rows.begin, num_rows));
     const std::byte* const on_device = args_.tables.Upload(table.bytes());
-    visit(begin, cuda::KvRows{.format = kv.layer.format,
-                              .head_dim = kv.layer.head_dim,
-                              .values_in_key = args_.config.values_in_key(),
-                              .own_values = kv.layer.value_dim,
-                              .num_kv_heads = kv.layer.num_heads,
-                              .first_block_bytes = kv.layer.first_block_bytes,
-                              .block_bytes = kv.layer.block_bytes,
-                              .num_rows = end - begin,
-                              .pages = reinterpret_cast<std::byte* const*>(on_device + pages_at),
-                              .first_page = reinterpret_cast<const int64_t*>(on_device + first_page_at),
-                              .positions = reinterpret_cast<const int64_t*>(on_device + positions_at),
-                              .firsts = firsts.empty() ? nullptr
-                                                       : reinterpret_cast<const int64_t*>(on_device + firsts_at)});
+    visit(begin,
+          cuda::KvRows{.format = kv.layer.format,
+                       .head_dim = kv.layer.head_dim,
+                       .values_in_key = args_.config.values_in_key(),
+                       .own_values = kv.layer.value_dim,
+                       .num_kv_heads = kv.layer.num_heads,
+                       .first_block_bytes = kv.layer.first_block_bytes,
+                       .block_bytes = kv.layer.block_bytes,
+                       .num_rows = end - begin,
+                       .pages = reinterpret_cast<std::byte* const*>(on_device + pages_at),
+                       .first_page = reinterpret_cast<const int64_t*>(on_device + first_page_at),
+                       .positions = reinterpret_cast<const int64_t*>(on_device + positions_at),
+                       .firsts = firsts.empty() ? nullptr : reinterpret_cast<const int64_t*>(on_device + firsts_at)});
     begin = end;
   }
 }
@@ -344,7 +364,10 @@ void CudaOperations::PrepareInputs(RowRange rows, const float* x, int64_t dim, i
 // Adds the output projection of gemm_input, or its norm, to the residual.
 void CudaOperations::AddOutputs(RowRange rows, const LayerWeights& layer, int64_t inner_dim) {
   std::span<float> normed = args_.activations.normed;
-  ProjectInputs(rows, {.w = layer.o_proj, .bias = layer.o_bias, .y = normed, .num_cols = args_.config.model_dim,
+  ProjectInputs(rows, {.w = layer.o_proj,
+                       .bias = layer.o_bias,
+                       .y = normed,
+                       .num_cols = args_.config.model_dim,
                        .inner_dim = inner_dim});
   NormOutputs(rows, layer.attention_output_norm, normed, normed);
   AddBranch(rows);

@@ -1,4 +1,4 @@
-// What the operations of recurrent layers (Recurrent in model/model_config.h) have in common on all processors.
+// Steps of recurrent layers (Recurrent in model/model_config.h) that the operations of all processors share.
 #pragma once
 
 #include <span>

@@ -235,7 +235,7 @@ struct ColumnSums {
   }
 };
 
-// What a walk through a column of a state needs for some dims: the column, the row's inputs, and the next row's.
+// The inputs of a walk through a column of a state for some dims: the column, the row's k, and the next row's k and q.
 template <StateKind kKind>
 struct WalkInputs {
   static constexpr bool kDecaysDims = kKind == StateKind::kDeltaOfDims;
