@@ -10,5 +10,6 @@
 #include "penstock/kernels/cuda/gemm_value_blocks.cu"
 #include "penstock/kernels/cuda/peak.cu"
 #include "penstock/kernels/cuda/recurrent.cu"
+#include "penstock/kernels/cuda/recurrent_states.cu"
 #include "penstock/kernels/cuda/routing.cu"
 #include "penstock/kernels/cuda/rows.cu"
