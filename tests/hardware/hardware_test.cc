@@ -23,7 +23,7 @@ Hardware Example() {
   cpu.rows = {{2, 1e-9, {{1, 1e-6, 2e-6, 3e-6}, {5, 5e-6, 4e-6, 3e-6}}}};
   hardware.processors = {cpu};
   hardware.tiers = {{"dram", 1ull << 34, {{1, 1e10, 8e9, 5e9}}, 8e8}};
-  hardware.links = {{"disk_to_dram", 2e9, 0, {{1000, 1, 5e8}, {1000, 4, 1e9}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};
+  hardware.links = {{"disk_to_dram", 2e9, 0, 3e-5, {{1000, 1, 5e8}, {1000, 4, 1e9}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};
   return hardware;
 }
 

@@ -95,6 +95,20 @@ TEST_F(SimulatedRuntimeTest, ReadsThatMayNotBeUnderWayTogetherEndOneAfterTheOthe
   EXPECT_EQ(end_of_read(start), 7);
 }
 
+TEST_F(SimulatedRuntimeTest, ReadsInterruptWhatIsComputedMeanwhile) {
+  runtime_.Interrupt(compute_, link_, 0.5);
+  const Event first = Load(1), second = Load(2), third = Load(4);  // end at 1, 3 and 7
+  const Event begins = Compute(2);                                 // is interrupted once: until 2.5
+  const Event goes_on = Compute(4);  // at 3, which makes it end at 7, when it is interrupted again
+  const Event last = Compute(1, {third});
+  EXPECT_EQ(SimulatedRuntime::TimesOf(begins).end_s, 2.5);
+  EXPECT_EQ(SimulatedRuntime::TimesOf(goes_on).end_s, 7.5);
+  EXPECT_EQ(SimulatedRuntime::TimesOf(last).end_s, 8.5);
+  EXPECT_EQ(SimulatedRuntime::TimesOf(third).end_s, 7);  // reads are not
+  const Event alone = Load(1);  // ends at 8, while another task computes that was issued before
+  EXPECT_EQ(SimulatedRuntime::TimesOf(Compute(1)).end_s, 9.5);
+}
+
 TEST_F(SimulatedRuntimeTest, WaitAnyTakesTheFirstToHappen) {
   const Event events[] = {Compute(5), Load(2), Load(1)};
   EXPECT_EQ(runtime_.WaitAny(events), 1u);

@@ -52,10 +52,12 @@ json::object LinkJson(const Link& link) {
                                  {"under_way", rate.num_under_way},
                                  {"bytes_per_second", rate.bytes_per_s}});
   }
-  return {{"name", link.name},
-          {"bytes_per_second", link.bytes_per_s},
-          {"latency_seconds", link.latency_s},
-          {"rates", std::move(rates)}};
+  json::object object = {{"name", link.name},
+                         {"bytes_per_second", link.bytes_per_s},
+                         {"latency_seconds", link.latency_s},
+                         {"rates", std::move(rates)}};
+  if (link.cpu_s > 0) object["cpu_seconds"] = link.cpu_s;
+  return object;
 }
 
 json::object RowsJson(const RowRates& rates) {
@@ -219,7 +221,8 @@ class HardwareReader {
     const json::object& object = Object(value, "links");
     Link link{.name = Text(object, "name"),
               .bytes_per_s = Rate(object, "bytes_per_second"),
-              .latency_s = NumberOr(object, "latency_seconds", 0, 0, 3600)};
+              .latency_s = NumberOr(object, "latency_seconds", 0, 0, 3600),
+              .cpu_s = NumberOr(object, "cpu_seconds", 0, 0, 3600)};
     for (const json::value& item : Array(object, "rates")) {
       const json::object& rate = Object(item, "rates");
       link.rates.push_back(

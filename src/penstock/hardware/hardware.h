@@ -140,6 +140,7 @@ struct Link {
   std::string name = {};   // "disk_to_dram", "dram_to_device", "device_to_dram", "between_ranks"
   double bytes_per_s = 0;  // of long transfers
   double latency_s = 0;    // added to every transfer
+  double cpu_s = 0;        // seconds of a CPU that every transfer takes; 0: none, or unknown
   // As measured, by size and number under way, ascending. Empty: bytes_per_s for all sizes.
   std::vector<TransferRate> rates = {};
 

@@ -1,7 +1,10 @@
 #include "penstock/measure/disk_probe.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -18,6 +21,13 @@ constexpr int kRounds = 3;
 // The reads fill memory like that of many expert slots: huge pages, and more than caches hold. Into less, a virtual
 // machine's disk may read at two rates (docs/decisions/planning.md): the host writes into lines that some cache holds.
 constexpr uint64_t kFilledBytes = 128 * kMiB;
+
+// Returns the time for which this thread has run.
+double ThreadCpuSeconds() {
+  timespec time = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 class DiskProbe {
  public:
@@ -38,9 +48,11 @@ class DiskProbe {
     std::deque<int64_t> free_slots;  // the one that was filled first is filled next
     for (int64_t slot = 0; slot < num_slots; ++slot) free_slots.push_back(slot);
     const auto start = Clock::now();
-    int64_t num_under_way = 0;
+    const double cpu_start_s = ThreadCpuSeconds();
+    int64_t num_under_way = 0, num_reads = 0;
     uint64_t bytes = 0;
     const auto submit = [&] {
+      ++num_reads;
       bytes += Submit(free_slots.front(), size_bytes);
       free_slots.pop_front();
       ++num_under_way;
@@ -55,8 +67,12 @@ class DiskProbe {
       if (status_.ok() && SecondsSince(start) < seconds) submit();
     }
     if (!status_.ok()) return status_;
+    cpu_s_ = std::min(cpu_s_, (ThreadCpuSeconds() - cpu_start_s) / static_cast<double>(num_reads));
     return static_cast<double>(bytes) / std::max(1e-9, SecondsSince(start));
   }
+
+  // Returns the least seconds of this thread that a read took, in all calls of Rate().
+  double cpu_s() const { return cpu_s_; }
 
  private:
   DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, Arena memory)
@@ -82,6 +98,7 @@ class DiskProbe {
   Arena memory_;
   size_t file_idx_ = 0;
   uint64_t offset_ = 0;
+  double cpu_s_ = std::numeric_limits<double>::infinity();
   absl::Status status_;
 };
 
@@ -107,6 +124,7 @@ absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> f
     std::sort(of_key.begin(), of_key.end());
     link.rates.push_back({key.first, key.second, of_key[of_key.size() / 2]});
   }
+  link.cpu_s = probe.cpu_s();
   PENSTOCK_ASSIGN_OR_RETURN(link.bytes_per_s, probe.Rate(spec.sizes.back(), spec.depths.back(), spec.long_seconds));
   return link;
 }

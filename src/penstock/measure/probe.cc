@@ -315,7 +315,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
-  constexpr int kContent = 7;  // changes when the probe measures other things
+  constexpr int kContent = 8;  // changes when the probe measures other things
   return json::object{{"penstock", Version()},
                       {"content", kContent},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},

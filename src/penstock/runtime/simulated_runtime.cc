@@ -31,12 +31,27 @@ double SimulatedRuntime::EndOf(const Event& event) {
 
 LaneIdx SimulatedRuntime::AddLane(std::string name, Duration duration, Duration delay, int64_t max_reading) {
   account_.AddLane(std::move(name));
-  lanes_.push_back({.duration = std::move(duration),
-                    .delay = std::move(delay),
-                    .max_reading = max_reading,
-                    .ends_s = {},
-                    .nums_before = {}});
+  Lane& lane = lanes_.emplace_back();
+  lane.duration = std::move(duration);
+  lane.delay = std::move(delay);
+  lane.max_reading = max_reading;
   return static_cast<LaneIdx>(lanes_.size() - 1);
+}
+
+void SimulatedRuntime::Interrupt(LaneIdx lane, LaneIdx disk_lane, double seconds) {
+  lanes_[lane].interrupted_by = disk_lane;
+  lanes_[lane].interrupt_s = seconds;
+  lanes_[disk_lane].interrupts = true;
+}
+
+double SimulatedRuntime::Interruptions(const Lane& lane, double begin_s, double end_s) {
+  if (lane.interrupted_by < 0) return 0;
+  std::deque<double>& ends = lanes_[lane.interrupted_by].interruptions_s;
+  double more_s = 0;
+  for (; !ends.empty() && ends.front() <= end_s + more_s; ends.pop_front()) {
+    if (ends.front() > begin_s) more_s += lane.interrupt_s;
+  }
+  return more_s;
 }
 
 Event SimulatedRuntime::Issue(Task task) {
@@ -46,9 +61,10 @@ Event SimulatedRuntime::Issue(Task task) {
   for (const auto* events : {&task.after, &task.after_end}) {
     for (const Event& event : *events) ready_s = std::max(ready_s, EndOf(event));
   }
-  const double duration_s = lane.duration(task.cost);
-  const double last_end_s = lane.end_s;
-  lane.free_s = std::max(lane.free_s, ready_s) + duration_s;
+  const double last_end_s = lane.end_s, start_s = std::max(lane.free_s, ready_s);
+  double duration_s = lane.duration(task.cost);
+  duration_s += Interruptions(lane, start_s, start_s + duration_s);
+  lane.free_s = start_s + duration_s;
   lane.end_s = lane.free_s;
   if (lane.delay) {
     const int64_t num_beside = lane.NumBeside(task.cost.link_bytes, ready_s);
@@ -56,6 +72,7 @@ Event SimulatedRuntime::Issue(Task task) {
         {lane.end_s, last_end_s, ready_s + static_cast<double>(num_beside + 1) * duration_s + lane.delay(task.cost)});
     lane.ends_s.push_back(lane.end_s);
   }
+  if (lane.interrupts) lane.interruptions_s.push_back(lane.end_s);
   const double begin_s = std::max(last_end_s, lane.end_s - duration_s);
   account_.AddTask(task.lane, task.label, task.cost, begin_s, lane.end_s);
   return Event(std::make_shared<TaskEnd>(begin_s, lane.end_s));

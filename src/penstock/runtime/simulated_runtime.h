@@ -34,6 +34,9 @@ class SimulatedRuntime : public Runtime {
   // Issues the arrival of a message that another runtime with the same clock sends in these times. It ends no sooner
   // than the sending. It may begin before this moment, because nobody needs to wait for it to begin.
   Event IssueArrival(Task task, const Times& sent);
+  // Tasks of `lane`, which uses all CPUs, last longer by so many seconds for each task of the disk lane that ends
+  // meanwhile: the thread that reads takes the time of a CPU.
+  void Interrupt(LaneIdx lane, LaneIdx disk_lane, double seconds);
   // Moves the clock forward.
   void AdvanceTo(double now_s) { now_s_ = std::max(now_s_, now_s); }
   absl::Status Wait(const Event& event) override;
@@ -56,11 +59,17 @@ class SimulatedRuntime : public Runtime {
     double end_s = 0;                 // when the last task ends, which may be later
     std::deque<double> ends_s;        // of tasks that may still be under way
     std::deque<int64_t> nums_before;  // of the last tasks: earlier ones that were under way
+    LaneIdx interrupted_by = -1;
+    double interrupt_s = 0;
+    bool interrupts = false;
+    std::deque<double> interruptions_s;  // ends of tasks that may still interrupt another lane
 
     // Returns how many tasks share the lane's rate with a task that is ready now.
     int64_t NumBeside(uint64_t bytes, double ready_s);
   };
   static double EndOf(const Event& event);
+  // Returns how much longer a task of the lane lasts for what ends meanwhile.
+  double Interruptions(const Lane& lane, double begin_s, double end_s);
 
   std::vector<Lane> lanes_;
   LaneAccount account_;

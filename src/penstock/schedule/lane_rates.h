@@ -13,6 +13,7 @@ struct LaneRates {
   Duration disk_to_dram;
   Duration disk_delay = {};  // what a read takes besides, while others go on: waking threads, latency; empty: nothing
   int64_t max_reading = kAnyReading;  // reads under way together
+  double read_cpu_s = 0;  // by which each read delays what the host computes: all CPUs compute, and one begins the read
   Duration device_compute = {};
   Duration dram_to_pinned = {};  // into page-locked memory
   Duration dram_to_device = {};

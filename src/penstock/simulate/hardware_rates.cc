@@ -152,6 +152,14 @@ absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, st
   return [link = *link, max_under_way](const TaskCost& cost) { return link.Seconds(cost.link_bytes, max_under_way); };
 }
 
+// Returns the seconds of a CPU that reading an expert takes, with what is dropped from caches before (cache_lines.h).
+double ReadCpuSeconds(const Link& disk, const MemoryPlan& memory) {
+  constexpr double kDroppedBytesPerSecond = 32e9;  // measured on Zen 4
+  if (disk.cpu_s == 0 || !CachesHoldSlots(memory)) return disk.cpu_s;
+  return disk.cpu_s + static_cast<double>(memory.expert_bytes) / static_cast<double>(memory.num_expert_slots) /
+                          kDroppedBytesPerSecond;
+}
+
 }  // namespace
 
 Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, const Processor& processor) {
@@ -178,6 +186,9 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
     rates.max_reading = MaxReading(memory);
     const auto max_reads = static_cast<double>(rates.max_reading);
     PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram", max_reads));
+    if (const Processor* cpu = hardware.FindProcessor("cpu"); cpu != nullptr && num_threads >= cpu->num_cpus) {
+      rates.read_cpu_s = ReadCpuSeconds(*hardware.FindLink("disk_to_dram"), memory);
+    }
     rates.disk_delay = [link = *hardware.FindLink("disk_to_dram"), max_reads](const TaskCost& cost) {
       return kWakeSeconds + link.Seconds(cost.link_bytes, 1) - link.Seconds(cost.link_bytes, max_reads);
     };

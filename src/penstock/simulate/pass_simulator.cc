@@ -30,6 +30,7 @@ PassSimulator::PassSimulator(Args args)
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
   disk_lane_ =
       runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay, args_.rates.max_reading);
+  if (args_.rates.read_cpu_s > 0) runtime_.Interrupt(host_lane_, disk_lane_, args_.rates.read_cpu_s);
   if (args_.schedule.max_ahead > 0) predict_lane_ = runtime_.AddLane("predict", args_.rates.host_compute);
   if (args_.communicator == nullptr) return;
   const Link& link = args_.link;
