@@ -236,6 +236,17 @@ TEST(CudaDevice, WhatFailsThereEndsTheRunWithOneLine) {
   }
 }
 
+TEST(CudaDevice, AGpuWhoseBlocksAreTooSmallForStatesSaysSo) {
+  const Golden golden("qwen3next-tiny");
+  TheMachine() = Machine{.shared_bytes = 256};
+  const auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
+  cuda::emulated::Reset();
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(ExitCodeOf(engine.status()), 6);
+  EXPECT_THAT(Message(engine.status()),
+              testing::HasSubstr("of shared memory, and emulated GPU has 256 B; use --device cpu"));
+}
+
 TEST(CudaDevice, AGpuThatHasLessThanItsBudgetSaysSo) {
   const Golden golden("olmoe-tiny");
   TheMachine() = Machine{.memory_bytes = 1 << 20};

@@ -233,6 +233,7 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
           .num_topk_groups = has_groups ? 2 : 1,
           .scale = 2.5f},
           RouterRule{.scoring = RouterRule::Scoring::kSigmoid, .scale = 0.5f, .chooses_by_logits = true},
+          RouterRule{.scoring = RouterRule::Scoring::kSigmoid, .chooses_by_logits = true},
           RouterRule{.scoring = RouterRule::Scoring::kSigmoid,
           .num_groups = num_experts == 128 ? 64 : 1,
           .num_topk_groups = num_experts == 128 ? 33 : 1}}) {

@@ -179,7 +179,7 @@ class CudaDevice : public Device {
     const kernels::RowFormat format = args.row_formats.ffn;
     const WeightView& weights = args.weights.outer().lm_head;
     Activations& a = args.activations;
-    const int64_t inner_dim = args.config.model_dim, stride = kernels::RowBytes(format, inner_dim);
+    const int64_t inner_dim = args.config.expert_row_dim(), stride = kernels::RowBytes(format, inner_dim);
     const uint64_t weight_bytes = PackedBytes(weights.format, args.config.vocab_size, inner_dim);
     const auto num_panels = static_cast<int64_t>(weight_bytes / PanelBytes(args.ffn_format, inner_dim));
     const int64_t num_cols = std::min(args.config.expert_dim, kPanelCols * num_panels);
@@ -281,7 +281,8 @@ absl::StatusOr<DeviceSpec> FindCudaDevice(int device_idx) {
                     .device_idx = device_idx,
                     .free_bytes = free_bytes,
                     .total_bytes = total_bytes,
-                    .num_processors = properties.multiProcessorCount};
+                    .num_processors = properties.multiProcessorCount,
+                    .shared_bytes = properties.sharedMemPerBlockOptin};
 }
 
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const DeviceSpec& spec, const CudaWorkspace& workspace,

@@ -108,6 +108,15 @@ CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length,
       .tables_bytes = std::max(kMinTablesBytes, RoundUp(2 * one_table, 2 * kPageBytes))};
 }
 
+absl::Status CheckSharedMemory(const DeviceSpec& device, const ModelConfig& config) {
+  const uint64_t needed = SharedBytes(config);
+  if (device.shared_bytes == 0 || needed <= device.shared_bytes) return absl::OkStatus();
+  return ResourceError(
+      "--device {}: rows or states of this model need {} of shared memory, and {} has {}; "
+      "use --device cpu",
+      device.name, FormatBytes(needed), Printable(device.model), FormatBytes(device.shared_bytes));
+}
+
 uint64_t DeviceFixedBytes(const DeviceSpec& device, const ModelConfig& config, int64_t context_length,
                           uint64_t budget_bytes) {
   constexpr uint64_t kNumArenas = 8;

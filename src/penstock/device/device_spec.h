@@ -24,8 +24,9 @@ struct DeviceSpec {
   int device_idx = 0;       // CUDA's number of the device
   uint64_t free_bytes = 0;  // free bytes of its memory
   uint64_t total_bytes = 0;
-  int num_processors = 0;  // multiprocessors
-  double share = 1;        // share of the multiprocessors that matrix products may use
+  int num_processors = 0;     // multiprocessors
+  double share = 1;           // share of the multiprocessors that matrix products may use
+  uint64_t shared_bytes = 0;  // shared memory of a block; 0: unknown
 };
 
 // Parses the value of --device. Returns nothing for "cpu", and for "auto" without a GPU. The other values are
@@ -34,12 +35,15 @@ struct DeviceSpec {
 absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text);
 
 // Memory that a CUDA device needs besides weights, activations, KV entries and experts: attention's scores, and tables
-// of pages on their way. The tables' page-locked copies take as much DRAM.
+// of pages and states on their way. The tables' page-locked copies take as much DRAM.
 struct CudaWorkspace {
   uint64_t scores_bytes = 0;
   uint64_t tables_bytes = 0;
 };
 CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length, uint64_t budget_bytes);
+
+// Returns kResources if rows or states of the model do not fit into a GPU's shared memory.
+absl::Status CheckSharedMemory(const DeviceSpec& device, const ModelConfig& config);
 
 // Returns the bytes of a device's memory that this workspace takes, or that rounding to whole pages wastes.
 uint64_t DeviceFixedBytes(const DeviceSpec& device, const ModelConfig& config, int64_t context_length,

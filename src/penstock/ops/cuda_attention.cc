@@ -222,20 +222,6 @@ void CudaOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   AddOutputs(rows, layer, values_dim);
 }
 
-// gemm_input[rows] = x, prepared as attention's rows. `x` is of the first of them, and `stride` from one to the next.
-void CudaOperations::PrepareInputs(RowRange rows, const float* x, int64_t dim, int64_t stride) {
-  const kernels::RowFormat format = args_.row_formats.attention;
-  const int64_t row_bytes = kernels::RowBytes(format, dim);
-  cuda::PrepareRows({.num_rows = rows.size(),
-                     .dim = dim,
-                     .x = x,
-                     .x_stride = stride,
-                     .format = format,
-                     .prepared = args_.activations.gemm_input.data() + rows.begin * row_bytes,
-                     .prepared_stride_bytes = row_bytes},
-                    args_.stream);
-}
-
 // Adds the output projection of gemm_input, or its norm, to the residual.
 void CudaOperations::AddOutputs(RowRange rows, const LayerWeights& layer, int64_t inner_dim) {
   std::span<float> normed = args_.activations.normed;

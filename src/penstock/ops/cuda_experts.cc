@@ -62,20 +62,8 @@ void CudaOperations::NormForExperts(RowRange rows, const LayerWeights& layer) {
   if (!is_latent) return;
   Project(rows, format, a.gemm_input.data(),
           {.w = layer.latent_in_proj, .y = a.latent, .num_cols = config.latent_dim, .inner_dim = config.model_dim});
-  PrepareRows(rows, a.latent, config.latent_dim, a.ffn_input);
-}
-
-// target[rows] = x[rows], prepared as rows of FFNs.
-void CudaOperations::PrepareRows(RowRange rows, std::span<const float> x, int64_t dim, std::span<std::byte> target) {
-  const int64_t row_bytes = kernels::RowBytes(args_.row_formats.ffn, dim);
-  cuda::PrepareRows({.num_rows = rows.size(),
-                     .dim = dim,
-                     .x = x.data() + rows.begin * dim,
-                     .x_stride = dim,
-                     .format = args_.row_formats.ffn,
-                     .prepared = target.data() + rows.begin * row_bytes,
-                     .prepared_stride_bytes = row_bytes},
-                    args_.stream);
+  PrepareRows(rows, format, a.latent.data() + rows.begin * config.latent_dim, config.latent_dim, config.latent_dim,
+              a.ffn_input);
 }
 
 void CudaOperations::Route(RowRange rows, int64_t layer_idx) {
@@ -88,7 +76,8 @@ void CudaOperations::Route(RowRange rows, int64_t layer_idx) {
   if (!config.router_scales_input) return;
   cuda::MoveWeights(rows.size(), config.model_dim, a.normed.data() + rows.begin * config.model_dim,
                     a.topk_weights.data() + rows.begin, args_.stream);
-  PrepareRows(rows, a.normed, config.model_dim, a.ffn_input);
+  PrepareRows(rows, args_.row_formats.ffn, a.normed.data() + rows.begin * config.model_dim, config.model_dim,
+              config.model_dim, a.ffn_input);
 }
 
 void CudaOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
@@ -250,7 +239,7 @@ void CudaOperations::Combine(RowRange rows, int64_t layer_idx) {
                  .scale = is_apart ? 1 : config.residual_scale},
                 args_.stream);
   if (is_latent) {
-    PrepareRows(rows, a.latent, dim, a.gemm_input);
+    PrepareRows(rows, args_.row_formats.ffn, a.latent.data() + begin, dim, dim, a.gemm_input);
     Project(rows, args_.row_formats.ffn, a.gemm_input.data(),
             {.w = layer.latent_out_proj, .y = a.normed, .num_cols = config.model_dim, .inner_dim = dim});
   }

@@ -1,7 +1,5 @@
 #include "penstock/ops/cuda_operations.h"
 
-#include <algorithm>
-
 #include "penstock/base/check.h"
 #include "penstock/kernels/kernels.h"
 
@@ -47,6 +45,19 @@ void CudaOperations::NormRows(RowRange rows, const NormOf& norm, kernels::RowFor
 // gemm_input holds x, prepared as attention's rows.
 void CudaOperations::ProjectInputs(RowRange rows, const Projection& projection) {
   Project(rows, args_.row_formats.attention, args_.activations.gemm_input.data(), projection);
+}
+
+void CudaOperations::PrepareRows(RowRange rows, kernels::RowFormat format, const float* x, int64_t dim, int64_t stride,
+                                 std::span<std::byte> target) {
+  const int64_t row_bytes = kernels::RowBytes(format, dim);
+  cuda::PrepareRows({.num_rows = rows.size(),
+                     .dim = dim,
+                     .x = x,
+                     .x_stride = stride,
+                     .format = format,
+                     .prepared = target.data() + rows.begin * row_bytes,
+                     .prepared_stride_bytes = row_bytes},
+                    args_.stream);
 }
 
 // out[rows] = norm(x[rows]). Leaves them as they are without weights.

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/recurrent.h"
 #include "penstock/memory/dense_weights.h"
@@ -20,7 +19,7 @@ namespace penstock {
 class DeviceTables {
  public:
   virtual ~DeviceTables() = default;
-  // Returns the maximum bytes of one Upload(): at least RowTableBytes() of the longest row.
+  // Returns the maximum bytes of one Upload(): at least RowTableBytes() of the longest row, and MinStateTableBytes().
   virtual size_t max_bytes() const = 0;
   // Returns the bytes' address on the device. It is valid for work that is given to the stream before the next
   // Upload().
@@ -80,7 +79,12 @@ class CudaOperations : public Operations {
   };
   void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
   void ProjectInputs(RowRange rows, const Projection& projection);
-  void PrepareInputs(RowRange rows, const float* x, int64_t dim, int64_t stride);
+  // target[rows] = x, prepared. `x` is of the first of these rows, and `stride` floats lie from one to the next.
+  void PrepareRows(RowRange rows, kernels::RowFormat format, const float* x, int64_t dim, int64_t stride,
+                   std::span<std::byte> target);
+  void PrepareInputs(RowRange rows, const float* x, int64_t dim, int64_t stride) {
+    PrepareRows(rows, args_.row_formats.attention, x, dim, stride, args_.activations.gemm_input);
+  }
   void AddOutputs(RowRange rows, const LayerWeights& layer, int64_t inner_dim);
   void KeepNormed(RowRange rows, float factor);
   // y[row, head] = x[row, head] w[head]^T for each head. x and y are those of the first row; w holds one matrix for
@@ -108,7 +112,6 @@ class CudaOperations : public Operations {
   NormOf FfnNorm(const LayerWeights& layer) const;
   void NormForFfn(RowRange rows, const LayerWeights& layer);
   void NormForExperts(RowRange rows, const LayerWeights& layer);
-  void PrepareRows(RowRange rows, std::span<const float> x, int64_t dim, std::span<std::byte> target);
   void NormOutputs(RowRange rows, std::span<const float> weight, std::span<const float> x, std::span<float> out);
   void GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols, float* y);
   template <typename Launch>
@@ -133,14 +136,6 @@ class CudaOperations : public Operations {
   void ProjectValues(RowRange rows, const LayerWeights& layer);
   void AdvanceMatrices(const cuda::StateRuns& runs, const LayerWeights& layer, const float* decays, int64_t part_cols);
   void FinishState(RowRange rows, int64_t layer_idx);
-  // The parts in which a layer's states lie, and numbers that a kernel needs besides.
-  struct StateParts {
-    int64_t num_parts = 0;
-    absl::FunctionRef<float*(std::span<std::byte* const>, int64_t)> part_of;
-    std::span<const float> others;
-  };
-  void ForEachStatePart(const RowBatch& batch, RowRange rows, const StateParts& parts,
-                        absl::FunctionRef<void(const cuda::StateRuns&, const float*)> visit);
   // Calls visit(first_row, cuda::KvRows) for parts of `rows` whose tables fit into one upload. The KvRows point to the
   // tables on the device. `firsts`: KvRows::firsts of the rows, or empty.
   template <typename Visit>

@@ -34,6 +34,19 @@ inline uint64_t StateTableBytes(int64_t num_parts, uint64_t num_sequences, uint6
   return 8 + of_state * (num_sequences + num_copies) + 5 * 64;
 }
 
+// Returns the bytes of a block's shared memory that kernels with a row or a state of the model need.
+inline uint64_t SharedBytes(const ModelConfig& config) {
+  const Recurrent& r = config.recurrent;
+  int64_t floats = config.model_dim + 2;  // norms
+  if (config.num_recurrent_layers() > 0) {
+    // 32 columns of a state, and the keys, queries and decays of three rows; or the columns and their rates.
+    constexpr int64_t kCols = 32, kRowVectors = 9;
+    const int64_t of_rule = r.projects_values() ? 2 * kCols * r.key_dim : (kCols + kRowVectors) * (r.key_dim + 7);
+    floats = std::max({floats, r.values_dim(), r.has_matrix() ? of_rule : 0});
+  }
+  return 4 * static_cast<uint64_t>(floats);
+}
+
 // Returns the bytes of such a table for one sequence, whose state is copied twice behind one row, and of a number for
 // each head; 0 for a model without recurrent layers.
 inline uint64_t MinStateTableBytes(const ModelConfig& config) {

@@ -493,7 +493,8 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   if (config.is_recurrent(layer_idx)) {
     FinishState(rows, layer_idx);
-    return AddAttended(rows, {context_.activations.recurrent.out, config.recurrent.values_dim()}, layer.o_proj, {});
+    return AddAttended(rows, {context_.activations.recurrent.out, config.recurrent.values_dim()}, layer.o_proj,
+                       layer.o_bias, layer.attention_output_norm);
   }
   // With MLA the gate is one number for each head, which may come before V's up-projection.
   if (config.attention_gate) {
@@ -501,7 +502,7 @@ void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   }
   if (config.mla.is_on()) {
     return AddAttended(rows, {ValuesOfHeads(rows, layer), config.num_heads * config.mla.value_dim}, layer.o_proj,
-                       layer.o_bias);
+                       layer.o_bias, layer.attention_output_norm);
   }
   const int64_t dim = config.attended_dim(layer_idx);
   AddAttended(rows, {context_.activations.attended, dim, config.attended_dim()}, layer.o_proj, layer.o_bias,

@@ -115,6 +115,14 @@ absl::StatusOr<std::shared_ptr<const ExpertPlacement>> PlaceExperts(const Policy
       ExpertPlacement::Balanced(config, ranks.num_ranks, counts, policy.expert_replicas));
 }
 
+// Returns kResources or kUsage when the GPU cannot compute the model, or not in these formats.
+absl::Status CheckGpu(std::string_view name, const DeviceSpec& gpu, const EngineModel& model, const Formats& formats) {
+  PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(name, model.config, model.weights, formats.dtype));
+  PENSTOCK_RETURN_IF_ERROR(CheckSharedMemory(gpu, model.config));
+  if (formats.comm == CommFormat::kF32) return absl::OkStatus();
+  return UsageError("--device {}: outputs of experts are not rounded on GPUs; use --comm-dtype f32", name);
+}
+
 }  // namespace
 
 uint64_t ShareOf(uint64_t bytes, double share, double default_share) {
@@ -196,11 +204,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   const ModelConfig heads_config = ConfigOfHeads(model.config, heads);
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
-    PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
-    if (formats.comm != CommFormat::kF32) {
-      return UsageError("--device {}: outputs of experts are not rounded on GPUs; use --comm-dtype f32",
-                        options.device);
-    }
+    PENSTOCK_RETURN_IF_ERROR(CheckGpu(options.device, *room.device, model, formats));
   }
   if (layouts == nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(ranks.placement, PlaceExperts(options.policy, model.config, ranks));

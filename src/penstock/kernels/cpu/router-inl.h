@@ -25,11 +25,11 @@ void SelectTopk(const RouterTopkArgs& args, const Key& key_of) {
   }
 }
 
-// Returns the key that an expert is chosen by. Experts with a NaN for a bias, and those of groups that are not chosen,
-// come last.
+// Returns the key that an expert is chosen by. Experts whose key is NaN, and those of groups that are not chosen, come
+// last.
 inline float SelectionKey(const RouterTopkArgs& args, int64_t expert_idx) {
-  if (args.selection_bias == nullptr) return args.scores[expert_idx];
-  const float key = args.scores[expert_idx] + args.selection_bias[expert_idx];
+  const float bias = args.selection_bias == nullptr ? 0 : args.selection_bias[expert_idx];
+  const float key = args.scores[expert_idx] + bias;
   return key == key ? key : kMinusInfinity;
 }
 

@@ -169,7 +169,7 @@ struct RouterLaunch {
   RouterRule rule = {};
   float logit_scale = 1;
   const float* selection_bias = nullptr;  // [num_experts] or null
-  const float* expert_scales = nullptr;   // [num_experts] or null: factors of the weights
+  const float* expert_scales = nullptr;   // [num_experts] or null: factors of the weights; not with kSparsemixer
   float* scores = nullptr;                // [num_rows, num_experts]: logits in, scores out
   int32_t* topk_idx = nullptr;            // [num_rows, num_topk]
   float* topk_weights = nullptr;          // [num_rows, num_topk]

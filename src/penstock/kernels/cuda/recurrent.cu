@@ -125,12 +125,12 @@ PENSTOCK_DEVICE float Gated(GateRule rule, float gate, float x) {
   return x * gate;
 }
 
-// Grid: parts of a row, rows.
+// Grid: rows, parts of a row.
 PENSTOCK_KERNEL(kRowThreads) GateKernel(const GateLaunch args) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.y) * kRowThreads + threadIdx.x;
   if (i >= args.dim) return;
-  float& x = args.x[blockIdx.y * args.x_stride + i];
-  x = Gated(args.rule, args.gate[blockIdx.y * args.gate_stride + i / args.dims_of_gate], x);
+  float& x = args.x[blockIdx.x * args.x_stride + i];
+  x = Gated(args.rule, args.gate[blockIdx.x * args.gate_stride + i / args.dims_of_gate], x);
 }
 
 // Each block holds one row in shared memory, and each warp norms vectors of it.
@@ -163,7 +163,7 @@ PENSTOCK_KERNEL(kRowThreads) GateRowsKernel(const GateRowsLaunch args) {
 void ShortConv(const ShortConvLaunch& launch, Stream stream) {
   const int64_t blocks_of_part = BlocksFor(launch.part_channels, kConvThreads);
   const auto give = [&](auto kernel) {
-    Launch(kernel, RecurrentShape(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kConvThreads), stream,
+    Launch(kernel, BlocksShape(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kConvThreads), stream,
            launch, blocks_of_part);
   };
   constexpr int kUsualWidth = 4;
@@ -171,21 +171,21 @@ void ShortConv(const ShortConvLaunch& launch, Stream stream) {
 }
 
 void RecurrentGates(const kernels::RecurrentGatesArgs& first, int64_t num_rows, Stream stream) {
-  Launch(RecurrentGatesKernel, RecurrentShape(num_rows, kRowThreads), stream, first);
+  Launch(RecurrentGatesKernel, BlocksShape(num_rows, kRowThreads), stream, first);
 }
 
 void NormVectors(const NormVectorsLaunch& launch, Stream stream) {
-  Launch(NormVectorsKernel, RecurrentShape(BlocksFor(launch.num_vectors, kRowWarps), kRowThreads), stream, launch);
+  Launch(NormVectorsKernel, BlocksShape(BlocksFor(launch.num_vectors, kRowWarps), kRowThreads), stream, launch);
 }
 
 void Gate(const GateLaunch& launch, Stream stream) {
-  LaunchShape shape = RecurrentShape(BlocksFor(launch.dim, kRowThreads), kRowThreads);
-  shape.grid.y = static_cast<uint32_t>(launch.num_rows);
+  LaunchShape shape = BlocksShape(launch.num_rows, kRowThreads);
+  shape.grid.y = static_cast<uint32_t>(BlocksFor(launch.dim, kRowThreads));
   Launch(GateKernel, shape, stream, launch);
 }
 
 void GateRows(const GateRowsLaunch& launch, Stream stream) {
-  Launch(GateRowsKernel, RecurrentShape(launch.num_rows, kRowThreads, launch.dim), stream, launch);
+  Launch(GateRowsKernel, BlocksShape(launch.num_rows, kRowThreads, launch.dim), stream, launch);
 }
 
 }  // namespace penstock::cuda

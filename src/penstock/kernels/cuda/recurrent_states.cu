@@ -303,8 +303,8 @@ template <StateKind kKind>
 void LaunchStateRule(const StateRuleLaunch& launch, Stream stream) {
   const int64_t blocks_of_part = BlocksFor(launch.part_cols, kWarpThreads);
   const int64_t padded_dim = BlocksFor(launch.key_dim, kDimsAtOnce) * kDimsAtOnce;
-  const LaunchShape shape = RecurrentShape(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kWarpThreads,
-                                           padded_dim * (kWarpThreads + kRowBuffers * RowInputs<kKind>::kNumVectors));
+  const LaunchShape shape = BlocksShape(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kWarpThreads,
+                                        padded_dim * (kWarpThreads + kRowBuffers * RowInputs<kKind>::kNumVectors));
   if (padded_dim == launch.key_dim) {
     Launch(StateRuleKernel<kKind, true>, shape, stream, launch, blocks_of_part);
   } else {
@@ -323,8 +323,8 @@ void StateRule(const StateRuleLaunch& launch, Stream stream) {
 void SelectiveScan(const SelectiveScanLaunch& launch, Stream stream) {
   const int64_t blocks_of_part = BlocksFor(launch.part_cols, kWarpThreads);
   Launch(SelectiveScanKernel,
-         RecurrentShape(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kWarpThreads,
-                        2 * launch.key_dim * kWarpThreads),
+         BlocksShape(launch.runs.num_runs * launch.runs.num_parts * blocks_of_part, kWarpThreads,
+                     2 * launch.key_dim * kWarpThreads),
          stream, launch, blocks_of_part);
 }
 

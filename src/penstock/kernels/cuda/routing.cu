@@ -21,8 +21,7 @@ struct RouterRow {
 
   // Returns the key that an expert is chosen by, whatever its group.
   PENSTOCK_DEVICE float Key(int64_t i) const {
-    if (args.selection_bias == nullptr) return scores[i];
-    const float key = scores[i] + args.selection_bias[i];
+    const float key = scores[i] + (args.selection_bias == nullptr ? 0.0f : args.selection_bias[i]);
     return key == key ? key : -Infinity();
   }
   PENSTOCK_DEVICE float GroupScore(int64_t g) const {

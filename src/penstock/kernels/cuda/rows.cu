@@ -30,7 +30,7 @@ PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
   __syncthreads();
   for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) {
     float value = has_norm ? (row[k] - *mean) * *scale * args.weight[k] : row[k];
-    if (args.bias != nullptr) value += args.bias[k];
+    if (has_norm && args.bias != nullptr) value += args.bias[k];
     row[k] = value;
     if (args.normed != nullptr) args.normed[row_idx * args.dim + k] = value;
   }
@@ -223,9 +223,10 @@ PENSTOCK_KERNEL(kRowThreads) ClearKernel(float* target, const int64_t count) {
   if (i < count) target[i] = 0;
 }
 
-LaunchShape RowsShape(int64_t num_rows, size_t shared_bytes = 0) {
-  return {.grid = dim3(static_cast<uint32_t>(num_rows)), .block = dim3(kRowThreads), .shared_bytes = shared_bytes};
+LaunchShape RowsShape(int64_t num_rows, int64_t shared_floats = 0) {
+  return BlocksShape(num_rows, kRowThreads, shared_floats);
 }
+LaunchShape ElementsShape(int64_t count) { return BlocksShape(BlocksFor(count, kRowThreads), kRowThreads); }
 
 // Each block handles one row.
 PENSTOCK_KERNEL(kRowThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* best) {
@@ -263,7 +264,7 @@ PENSTOCK_KERNEL(kRowThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* 
 }  // namespace
 
 void NormRows(const NormLaunch& launch, Stream stream) {
-  Launch(NormKernel, RowsShape(launch.num_rows, sizeof(float) * (static_cast<size_t>(launch.dim) + 2)), stream, launch);
+  Launch(NormKernel, RowsShape(launch.num_rows, launch.dim + 2), stream, launch);
 }
 void PrepareRows(const PrepareLaunch& launch, Stream stream) {
   Launch(PrepareKernel, RowsShape(launch.num_rows), stream, launch);
@@ -278,26 +279,26 @@ void Combine(const kernels::CombineArgs& args, Stream stream) {
   Launch(CombineKernel, RowsShape(args.num_rows), stream, args);
 }
 void Add(const float* source, float scale, int64_t count, float* target, Stream stream) {
-  Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, scale, count, target);
+  Launch(AddKernel, ElementsShape(count), stream, source, scale, count, target);
 }
 void CopyScaled(const float* source, float scale, int64_t count, float* target, Stream stream) {
-  Launch(CopyScaledKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, scale, count, target);
+  Launch(CopyScaledKernel, ElementsShape(count), stream, source, scale, count, target);
 }
 
 void AddGated(const AddGatedLaunch& launch, Stream stream) {
   Launch(AddGatedKernel, RowsShape(launch.num_rows), stream, launch);
 }
 void Scale(float scale, int64_t count, float* target, Stream stream) {
-  Launch(ScaleKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, scale, count, target);
+  Launch(ScaleKernel, ElementsShape(count), stream, scale, count, target);
 }
 void ScaleBy(const float* scale, int64_t count, float* target, Stream stream) {
-  Launch(ScaleByKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, scale, count, target);
+  Launch(ScaleByKernel, ElementsShape(count), stream, scale, count, target);
 }
 void MoveWeights(int64_t num_rows, int64_t dim, float* x, float* weights, Stream stream) {
   Launch(MoveWeightsKernel, RowsShape(num_rows), stream, dim, x, weights);
 }
 void SoftCap(float cap, int64_t count, float* x, Stream stream) {
-  Launch(SoftCapKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, cap, count, x);
+  Launch(SoftCapKernel, ElementsShape(count), stream, cap, count, x);
 }
 
 void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream stream) {
@@ -307,7 +308,7 @@ void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream
 }
 
 void Clear(float* target, int64_t count, Stream stream) {
-  Launch(ClearKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, target, count);
+  Launch(ClearKernel, ElementsShape(count), stream, target, count);
 }
 
 }  // namespace penstock::cuda

@@ -18,6 +18,15 @@ struct LaunchShape {
   size_t shared_bytes = 0;
 };
 
+// Returns a row of blocks.
+inline LaunchShape BlocksShape(int64_t num_blocks, int num_threads, int64_t shared_floats = 0) {
+  return {.grid = dim3(static_cast<uint32_t>(num_blocks)),
+          .block = dim3(static_cast<uint32_t>(num_threads)),
+          .shared_bytes = sizeof(float) * static_cast<size_t>(shared_floats)};
+}
+
+inline int64_t BlocksFor(int64_t count, int64_t of_block) { return (count + of_block - 1) / of_block; }
+
 }  // namespace penstock::cuda
 
 #ifdef PENSTOCK_EMULATED_SIMT

@@ -182,6 +182,7 @@ class TiledProduct {
         stages.template Load<false>(stage, i, b);
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
+          if (panels[p] == nullptr) continue;
 #pragma unroll
           for (int tile = 0; tile < kWarpTiles; ++tile) {
             MultiplyBf16(sums_[p][tile][0], a[p][0], b[tile]);
@@ -213,9 +214,14 @@ class TiledProduct {
         if (begin >= inner_dim) break;
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-          const bool has_panel = panels[p] != nullptr;
-          Group group(has_panel ? panels[p] : panels[0], begin);
-          if (has_panel) group.LoadScales();
+          const auto load_next = [&](int i) { load(1 - p, p == 0 ? begin : begin + Group::kInputs, i); };
+          if (panels[p] == nullptr) {  // the same for all threads of a warp
+#pragma unroll
+            for (int i = 0; i < Group::kSteps; ++i) load_next(i);
+            continue;
+          }
+          Group group(panels[p], begin);
+          group.LoadScales();
           int32_t dots[kWarpTiles][2][4] = {};
 #pragma unroll
           for (int i = 0; i < Group::kSteps; ++i) {
@@ -223,7 +229,7 @@ class TiledProduct {
             uint4 lower, upper;
             Group::Unpack(codes[i], lower, upper);
             OperandsOf(lower, upper, first, second);
-            load(1 - p, p == 0 ? begin : begin + Group::kInputs, i);
+            load_next(i);
             stages.template Load<Group::kHasNeighbours>(stage, part * Group::kSteps + i, b);
 #pragma unroll
             for (int tile = 0; tile < kWarpTiles; ++tile) {
@@ -231,7 +237,7 @@ class TiledProduct {
               MultiplyCodes(dots[tile][1], second, b[tile]);
             }
           }
-          if (has_panel) AddGroup(group, dots, stages, stage, sums_[p]);
+          AddGroup(group, dots, stages, stage, sums_[p]);
         }
       }
     }

@@ -173,6 +173,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return Return(cudaErrorInvalidDevice);
   *properties = {.name = "emulated GPU",
                  .totalGlobalMem = TheState().machine.memory_bytes,
+                 .sharedMemPerBlockOptin = TheState().machine.shared_bytes,
                  .multiProcessorCount = 2,
                  .major = 9,
                  .minor = 0};

@@ -37,6 +37,7 @@ cudaError_t cudaPeekAtLastError();
 struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
+  size_t sharedMemPerBlockOptin;
   int multiProcessorCount;
   int major, minor;
 };
@@ -95,6 +96,7 @@ void Enqueue(cudaStream_t stream, std::function<void()> work);
 // The emulated machine as tests observe it and make it fail.
 struct Machine {
   size_t memory_bytes = size_t{1} << 30;
+  size_t shared_bytes = size_t{227} << 10;  // of a block
   size_t used_bytes = 0;
   size_t max_used_bytes = 0;
   int64_t num_copies = 0;

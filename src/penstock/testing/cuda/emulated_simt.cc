@@ -168,6 +168,13 @@ void DoCopies(int max) {
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {
   static thread_local boost::context::pooled_fixedsize_stack stacks(kStackBytes);
   const size_t num_threads = shape.block.x;
+  constexpr uint32_t kMaxGrid = 65535;  // along y and z
+  constexpr size_t kMaxShared = size_t{227} << 10;
+  if (shape.grid.y > kMaxGrid || shape.grid.z > kMaxGrid || shape.shared_bytes > kMaxShared) {
+    std::fprintf(stderr, "emulated CUDA: no GPU runs a grid of %u x %u x %u with %zu bytes of shared memory\n",
+                 shape.grid.x, shape.grid.y, shape.grid.z, shape.shared_bytes);
+    std::abort();
+  }
   for (uint32_t z = 0; z < shape.grid.z; ++z) {
     for (uint32_t y = 0; y < shape.grid.y; ++y) {
       for (uint32_t x = 0; x < shape.grid.x; ++x) {
