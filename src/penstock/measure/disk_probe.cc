@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -67,11 +66,11 @@ class DiskProbe {
       if (status_.ok() && SecondsSince(start) < seconds) submit();
     }
     if (!status_.ok()) return status_;
-    cpu_s_ = std::min(cpu_s_, (ThreadCpuSeconds() - cpu_start_s) / static_cast<double>(num_reads));
+    cpu_s_ = (ThreadCpuSeconds() - cpu_start_s) / static_cast<double>(num_reads);
     return static_cast<double>(bytes) / std::max(1e-9, SecondsSince(start));
   }
 
-  // Returns the least seconds of this thread that a read took, in all calls of Rate().
+  // Returns the seconds of this thread that a read took in the last call of Rate().
   double cpu_s() const { return cpu_s_; }
 
  private:
@@ -98,7 +97,7 @@ class DiskProbe {
   Arena memory_;
   size_t file_idx_ = 0;
   uint64_t offset_ = 0;
-  double cpu_s_ = std::numeric_limits<double>::infinity();
+  double cpu_s_ = 0;
   absl::Status status_;
 };
 
@@ -110,12 +109,14 @@ absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> f
   PENSTOCK_ASSIGN_OR_RETURN(DiskProbe probe, DiskProbe::Create(reader, files, spec));
   const double seconds = spec.seconds / static_cast<double>(kRounds * spec.sizes.size() * spec.depths.size());
   std::map<std::pair<uint64_t, int>, std::vector<double>> rates;
+  std::vector<double> cpu_s;  // of reads that come one by one, as in runs with few slots
   // Each round reads all sizes, so that a disturbance does not fall on one size alone.
   for (int round = 0; round < kRounds; ++round) {
     for (const uint64_t size : spec.sizes) {
       for (const int depth : spec.depths) {
         PENSTOCK_ASSIGN_OR_RETURN(const double rate, probe.Rate(size, depth, seconds));
         rates[{size, depth}].push_back(rate);
+        if (size == spec.sizes.front() && depth == spec.depths.front()) cpu_s.push_back(probe.cpu_s());
       }
     }
   }
@@ -124,7 +125,8 @@ absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> f
     std::sort(of_key.begin(), of_key.end());
     link.rates.push_back({key.first, key.second, of_key[of_key.size() / 2]});
   }
-  link.cpu_s = probe.cpu_s();
+  std::sort(cpu_s.begin(), cpu_s.end());
+  link.cpu_s = cpu_s[cpu_s.size() / 2];
   PENSTOCK_ASSIGN_OR_RETURN(link.bytes_per_s, probe.Rate(spec.sizes.back(), spec.depths.back(), spec.long_seconds));
   return link;
 }

@@ -20,8 +20,9 @@ struct DiskProbeSpec {
 };
 
 // Measures the link "disk_to_dram". Its rate for each size and depth is the median of several rounds. Its bytes_per_s
-// is what reads of the last size and depth keep up. Its cpu_s is the least time of the calling thread for a read. Reads
-// go through each file from beginning to end. Returns kIo when a read fails, and kInput when the files have no bytes.
+// is what reads of the last size and depth keep up. Its cpu_s is the time of the calling thread for a read that comes
+// alone. Reads go through each file from beginning to end. Returns kIo when a read fails, and kInput when the files
+// have no bytes.
 absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> files, const DiskProbeSpec& spec);
 
 }  // namespace penstock
