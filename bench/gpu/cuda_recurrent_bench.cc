@@ -117,9 +117,4 @@ absl::Status Measure(const DeviceSpec& spec) {
 }  // namespace
 }  // namespace penstock
 
-int main() {
-  const absl::StatusOr<penstock::DeviceSpec> spec = penstock::FindCudaDevice(0);
-  const absl::Status status = spec.ok() ? penstock::Measure(*spec) : spec.status();
-  if (!status.ok()) std::fprintf(stderr, "cuda_recurrent_bench: %s\n", penstock::Message(status).c_str());
-  return status.ok() ? 0 : penstock::ExitCode(status);
-}
+int main() { return penstock::MeasureFirstGpu("cuda_recurrent_bench", penstock::Measure); }

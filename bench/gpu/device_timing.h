@@ -2,9 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/status.h"
+#include "penstock/device/device.h"
 #include "penstock/kernels/cuda/status.h"
 #include "penstock/kernels/cuda/stream.h"
 
@@ -59,6 +62,14 @@ double Seconds(cuda::Stream stream, const Give& give) {
   (void)cudaEventDestroy(end);
   std::nth_element(seconds.begin(), seconds.begin() + kTimedRuns / 2, seconds.end());
   return seconds[kTimedRuns / 2];
+}
+
+// Measures the first GPU. Returns the exit code of the program `name`.
+inline int MeasureFirstGpu(const char* name, absl::Status (*measure)(const DeviceSpec&)) {
+  const absl::StatusOr<DeviceSpec> spec = FindCudaDevice(0);
+  const absl::Status status = spec.ok() ? measure(*spec) : spec.status();
+  if (!status.ok()) std::fprintf(stderr, "%s: %s\n", name, Message(status).c_str());
+  return status.ok() ? 0 : ExitCode(status);
 }
 
 }  // namespace penstock

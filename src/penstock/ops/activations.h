@@ -148,6 +148,13 @@ struct Activations {
   std::span<float> logits;       // [max_logit_rows, vocab_size]
   std::span<TokenId> best;       // [max_logit_rows]: the token with the largest logit
 
+  // Returns where the outputs of a row's experts are summed up, [num_rows, expert_row_dim]: in the residual, or apart
+  // if something comes before they are added to it. `is_normed`: the sums have a norm.
+  std::span<float> ExpertSums(const ModelConfig& config, bool is_normed) const {
+    if (config.latent_dim > 0) return latent;
+    if (is_normed) return normed;
+    return config.defers_experts ? deferred : residual;
+  }
   // Returns [num_rows, num_topk]. REQUIRES: 1 <= ahead <= kMaxAhead.
   std::span<int32_t> topk_ahead(int64_t ahead) const {
     const size_t size = topk_ahead_.size() / kMaxAhead;

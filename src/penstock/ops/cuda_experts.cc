@@ -219,11 +219,8 @@ void CudaOperations::Combine(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const int64_t dim = config.expert_row_dim(), num_topk = config.num_topk, begin = rows.begin * dim;
   const bool is_latent = config.latent_dim > 0, is_normed = !layer.ffn_output_norm.empty();
-  const bool is_apart = is_latent || is_normed || config.defers_experts;
-  const std::span<float> sums = is_latent               ? a.latent
-                                : is_normed             ? a.normed
-                                : config.defers_experts ? a.deferred
-                                                        : a.residual;
+  const std::span<float> sums = a.ExpertSums(config, is_normed);
+  const bool is_apart = sums.data() != a.residual.data();
   if (is_apart) cuda::Clear(sums.data() + begin, rows.size() * dim, args_.stream);
   cuda::Combine({.num_rows = rows.size(),
                  .dim = dim,

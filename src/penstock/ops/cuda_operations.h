@@ -129,7 +129,6 @@ class CudaOperations : public Operations {
                  std::span<float> topk_weights);
   // The parts of a recurrent layer, in cuda_recurrent.cc.
   void PrepareState(RowRange rows, int64_t layer_idx);
-  void RecurrentGates(RowRange rows, const LayerWeights& layer);
   void AdvanceState(const RowBatch& batch, RowRange rows, int64_t layer_idx, const RecurrentState& states);
   void Convolve(const cuda::StateRuns& runs, const LayerWeights& layer);
   void NormaliseKeys(RowRange rows);
@@ -142,8 +141,6 @@ class CudaOperations : public Operations {
   void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, std::span<const int64_t> firsts,
                      const Visit& visit);
   void AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part, bool share_pages);
-
-  static const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
   Args args_;
   RowRange grouped_;

@@ -9,22 +9,6 @@
 #include "penstock/ops/recurrent_layers.h"
 
 namespace penstock {
-void CudaOperations::RecurrentGates(RowRange rows, const LayerWeights& layer) {
-  const Recurrent& r = args_.config.recurrent;
-  RecurrentRows& a = args_.activations.recurrent;
-  const bool has_log = !r.projects_values();
-  cuda::RecurrentGates({.num_decays = r.decay_cols(),
-                        .decays_of_log = has_log ? r.decay_cols() / r.num_value_heads : 1,
-                        .decay_bias = layer.decay_bias.data(),
-                        .decay_log = has_log ? layer.decay_log.data() : nullptr,
-                        .decay_floor = r.decay_floor,
-                        .decay = a.decay.data() + rows.begin * r.decay_cols(),
-                        .num_betas = r.beta_cols(),
-                        .beta_is_step = !r.is_delta() && has_log,
-                        .beta = a.beta.data() + rows.begin * r.beta_cols()},
-                       rows.size(), args_.stream);
-}
-
 void CudaOperations::PrepareState(RowRange rows, int64_t layer_idx) {
   const Recurrent& r = args_.config.recurrent;
   RecurrentRows& a = args_.activations.recurrent;
@@ -67,7 +51,7 @@ void CudaOperations::PrepareState(RowRange rows, int64_t layer_idx) {
     PrepareInputs(rows, a.decay_a.data() + rows.begin * r.rank, r.rank, r.rank);
     ProjectInputs(rows, {.w = layer.decay_proj, .y = a.decay, .num_cols = r.decay_cols(), .inner_dim = r.rank});
   }
-  RecurrentGates(rows, layer);
+  cuda::RecurrentGates(GatesOf(r, a, layer, rows.begin), rows.size(), args_.stream);
 }
 
 // Computes keys, queries and steps of kMamba1 from the convolution's output.
@@ -91,7 +75,7 @@ void CudaOperations::ProjectValues(RowRange rows, const LayerWeights& layer) {
   norm(a.q, layer.q_norm);
   PrepareInputs(rows, a.decay_a.data() + rows.begin * r.rank, r.rank, r.rank);
   ProjectInputs(rows, {.w = layer.decay_proj, .y = a.decay, .num_cols = r.decay_cols(), .inner_dim = r.rank});
-  RecurrentGates(rows, layer);
+  cuda::RecurrentGates(GatesOf(r, a, layer, rows.begin), rows.size(), args_.stream);
 }
 
 void CudaOperations::Convolve(const cuda::StateRuns& runs, const LayerWeights& layer) {

@@ -279,11 +279,8 @@ void HostOperations::AddOutputs(RowRange rows, int64_t layer_idx, int64_t num_ou
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const int64_t row_dim = config.expert_row_dim();
   const bool is_latent = config.latent_dim > 0, is_normed = !layer.ffn_output_norm.empty();
-  const bool is_apart = is_latent || is_normed || config.defers_experts;
-  const std::span<float> sums = is_latent               ? a.latent
-                                : is_normed             ? a.normed
-                                : config.defers_experts ? a.deferred
-                                                        : a.residual;
+  const std::span<float> sums = a.ExpertSums(config, is_normed);
+  const bool is_apart = sums.data() != a.residual.data();
   ForRowRanges(context_, rows, [&](RowRange part) {
     const int64_t first = (part.begin - rows.begin) * num_outputs, begin = part.begin * row_dim;
     if (is_apart) std::fill_n(sums.begin() + begin, part.size() * row_dim, 0.0f);

@@ -192,15 +192,7 @@ void HostOperations::PrepareState(RowRange rows, int64_t layer_idx) {
   }
   ForRowRanges(context_, rows, [&](RowRange part) {
     for (int64_t row = part.begin; row < part.end; ++row) {
-      context_.kernels.recurrent_gates({.num_decays = r.decay_cols(),
-                                        .decays_of_log = r.decay_cols() / r.num_value_heads,
-                                        .decay_bias = layer.decay_bias.data(),
-                                        .decay_log = layer.decay_log.data(),
-                                        .decay_floor = r.decay_floor,
-                                        .decay = a.decay.data() + row * r.decay_cols(),
-                                        .num_betas = r.beta_cols(),
-                                        .beta_is_step = !r.is_delta(),
-                                        .beta = a.beta.data() + row * r.beta_cols()});
+      context_.kernels.recurrent_gates(GatesOf(r, a, layer, row));
     }
   });
 }
@@ -227,12 +219,7 @@ void HostOperations::ProjectValues(RowRange rows, int64_t layer_idx) {
   Project(rows, r.rank, {{layer.decay_proj, {}, a.decay, r.decay_cols()}});
   ForRowRanges(context_, rows, [&](RowRange part) {
     for (int64_t row = part.begin; row < part.end; ++row) {
-      context_.kernels.recurrent_gates({.num_decays = r.decay_cols(),
-                                        .decay_bias = layer.decay_bias.data(),
-                                        .decay_log = nullptr,
-                                        .decay = a.decay.data() + row * r.decay_cols(),
-                                        .num_betas = 0,
-                                        .beta = nullptr});
+      context_.kernels.recurrent_gates(GatesOf(r, a, layer, row));
     }
   });
 }

@@ -56,8 +56,6 @@ void ForRowRanges(const OpContext& context, RowRange rows, absl::FunctionRef<voi
 void PrepareRows(const OpContext& context, std::span<const float> source, int64_t dim, RowRange rows,
                  kernels::RowFormat format, std::span<std::byte> buffer, int64_t stride = 0);
 
-inline const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
-
 // The input of a norm, its weights and its bias.
 struct NormOf {
   std::span<const float> source;  // [num_rows, model_dim]

@@ -86,6 +86,8 @@ IndexRange LayersOf(const ModelConfig& config, bool encodes);
 // Whether these are rows for an encoder.
 bool Encodes(const ModelConfig& config, const RowBatch& batch);
 
+inline const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
+
 // An expert that is ready to be computed.
 struct ExpertToRun {
   int64_t expert_idx = 0;

@@ -26,6 +26,20 @@ std::vector<ConvInput> ConvInputs(const Recurrent& r, const RecurrentRows& a, co
   return {{a.v, values, layer.conv_weight, 0}};
 }
 
+kernels::RecurrentGatesArgs GatesOf(const Recurrent& r, const RecurrentRows& a, const LayerWeights& layer,
+                                    int64_t row) {
+  const bool has_log = !r.projects_values();
+  return {.num_decays = r.decay_cols(),
+          .decays_of_log = has_log ? r.decay_cols() / r.num_value_heads : 1,
+          .decay_bias = layer.decay_bias.data(),
+          .decay_log = has_log ? layer.decay_log.data() : nullptr,
+          .decay_floor = r.decay_floor,
+          .decay = a.decay.data() + row * r.decay_cols(),
+          .num_betas = r.beta_cols(),
+          .beta_is_step = !r.is_delta() && has_log,
+          .beta = a.beta.data() + row * r.beta_cols()};
+}
+
 std::vector<float> LightningDecays(const ModelConfig& config, int64_t layer_idx) {
   const auto num_heads = static_cast<double>(config.recurrent.num_value_heads);
   const double of_layer =

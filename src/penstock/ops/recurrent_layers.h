@@ -27,6 +27,10 @@ struct ConvInput {
 // Returns them in the order of the channels.
 std::vector<ConvInput> ConvInputs(const Recurrent& recurrent, const RecurrentRows& rows, const LayerWeights& layer);
 
+// Returns what the gates of a row are computed from. kMamba1 has steps alone.
+kernels::RecurrentGatesArgs GatesOf(const Recurrent& recurrent, const RecurrentRows& rows, const LayerWeights& layer,
+                                    int64_t row);
+
 // Returns the decays of the heads of a layer with lightning attention.
 std::vector<float> LightningDecays(const ModelConfig& config, int64_t layer_idx);
 
