@@ -3,8 +3,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -75,33 +77,40 @@ class DiskProbe {
 
  private:
   DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, Arena memory)
-      : reader_(&reader), files_(files), memory_(std::move(memory)) {}
+      : reader_(&reader), files_(files), memory_(std::move(memory)) {
+    for (const OpenedFile& file : files) begins_.push_back(begins_.back() + file.size_bytes);
+  }
 
-  // Submits a read of the next piece of the files, and returns its bytes.
+  // Submits a read at some place of the files, and returns its bytes.
   uint64_t Submit(int64_t slot, uint64_t size_bytes) {
-    while (offset_ >= files_[file_idx_].size_bytes) {
-      file_idx_ = (file_idx_ + 1) % files_.size();
-      offset_ = 0;
-    }
-    const uint64_t bytes = std::min(size_bytes, files_[file_idx_].size_bytes - offset_);
-    reader_->Submit({.file_idx = static_cast<int>(file_idx_),
-                     .extent = {offset_, bytes},
+    const uint64_t place = std::uniform_int_distribution<uint64_t>(0, begins_.back() - 1)(random_);
+    const auto file_idx = std::ranges::upper_bound(begins_, place) - begins_.begin() - 1;
+    const uint64_t file_bytes = files_[file_idx].size_bytes, bytes = std::min(size_bytes, file_bytes);
+    reader_->Submit({.file_idx = static_cast<int>(file_idx),
+                     .extent = {std::min(place - begins_[file_idx], file_bytes - bytes), bytes},
                      .target = memory_.data() + static_cast<uint64_t>(slot) * DiskReader::PaddedBytes(size_bytes),
                      .tag = static_cast<uint64_t>(slot)});
-    offset_ += bytes;
     return bytes;
   }
 
   DiskReader* reader_;
   std::span<const OpenedFile> files_;
   Arena memory_;
-  size_t file_idx_ = 0;
-  uint64_t offset_ = 0;
+  std::vector<uint64_t> begins_ = {0};  // [files + 1]: where each file begins if they lie one after the other
+  std::mt19937_64 random_;
   double cpu_s_ = 0;
   absl::Status status_;
 };
 
 }  // namespace
+
+void DiskProbeSpec::IncludeSize(uint64_t size_bytes) {
+  const auto distance = [&](uint64_t size) {
+    return std::abs(std::log(static_cast<double>(size) / static_cast<double>(size_bytes)));
+  };
+  const auto nearest = std::ranges::min_element(sizes, {}, distance);
+  if (size_bytes > 0 && nearest + 1 != sizes.end()) *nearest = size_bytes;
+}
 
 absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> files, const DiskProbeSpec& spec) {
   const bool has_bytes = std::any_of(files.begin(), files.end(), [](const OpenedFile& f) { return f.size_bytes > 0; });

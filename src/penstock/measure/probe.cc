@@ -261,7 +261,15 @@ absl::StatusOr<OpenedFile> WriteNamelessFile(const std::string& dir) {
 absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
   std::vector<OpenedFile> nameless;
   std::span<const OpenedFile> files;
-  if (target.model != nullptr) files = target.model->engine_model().files;
+  DiskProbeSpec spec{.max_bytes = std::min(DiskProbeSpec().max_bytes, FreeBytes(target) / 4),
+                     .seconds = seconds / 2,
+                     .long_seconds = seconds / 2};
+  if (target.model != nullptr) {
+    files = target.model->engine_model().files;
+    PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(target.options, target.model->weights()));
+    const ExpertLayouts layouts(target.model->weights(), files, formats.dtype);
+    if (layouts.num_experts() > 0) spec.IncludeSize(layouts.read_bytes(ExpertKey{0}));
+  }
   if (files.empty()) {
     LogInfo("writing {} without a name into {} to measure the disk", FormatBytes(kDiskFileBytes),
             Printable(target.disk_dir));
@@ -273,10 +281,7 @@ absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DiskReader> reader,
                             DiskReader::Create(files, {target.options.direct_io, target.options.io_uring}));
   // The reads are spread over the mirrors as in a run, so the rate is that of all disks together.
-  absl::StatusOr<Link> link = ProbeDisk(*reader, files,
-                                        {.max_bytes = std::min(DiskProbeSpec().max_bytes, FreeBytes(target) / 4),
-                                         .seconds = seconds / 2,
-                                         .long_seconds = seconds / 2});
+  absl::StatusOr<Link> link = ProbeDisk(*reader, files, spec);
   for (const DirectoryReads& directory : reader->ReadsByDirectory()) {
     LogInfo("{}: {:.2f} GB/s", Printable(directory.path), 1e-9 * directory.bytes_per_s);
   }
@@ -315,7 +320,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
-  constexpr int kContent = 8;  // changes when the probe measures other things
+  constexpr int kContent = 9;  // changes when the probe measures other things
   return json::object{{"penstock", Version()},
                       {"content", kContent},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},
