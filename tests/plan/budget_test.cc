@@ -53,5 +53,16 @@ TEST(TierBudget, ARefusalOfAPartNamesTheWhole) {
   EXPECT_EQ(Message(TooSmallForParts(ResourceError("other"), 2)), "other");
 }
 
+TEST(TierBudget, ARefusalNamesTheBatchSizeIfASmallerOneHelps) {
+  const absl::Status without = TooSmall({.least_bytes = kMiB, .account = "too small"});
+  const absl::Status with = TooSmall({.has_batch_size = true, .least_bytes = kMiB, .account = "too small"});
+  for (const auto& status : {without, TooSmallForParts(without, 2)}) {
+    EXPECT_THAT(Message(status), testing::EndsWith(" or more, or a smaller --context-length)"));
+  }
+  for (const auto& status : {with, TooSmallForParts(with, 2)}) {
+    EXPECT_THAT(Message(status), testing::EndsWith(" or more, or a smaller --context-length or --batch-size)"));
+  }
+}
+
 }  // namespace
 }  // namespace penstock

@@ -272,10 +272,29 @@ std::string PolicyWords(const PolicyChoice& choice) {
   return words;
 }
 
+// Returns which lanes are busy while the plan decodes, and so what limits it. `lanes` are the busiest first.
+std::string WhatLimits(const std::vector<LaneUsage>& lanes, double step_s) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < lanes.size() && i < 3; ++i) {
+    words.push_back(
+        fmt::format("{} ({}{:.0f} %", LaneWords(lanes[i].name), i == 0 ? "busy " : "", 100 * lanes[i].busy_s / step_s));
+  }
+  if (words.empty()) return "While it decodes nothing limits it";
+  constexpr double kLimits = 0.6;  // of the time; otherwise lanes wait for each other
+  const bool is_limited = lanes[0].busy_s >= kLimits * step_s;
+  std::string text =
+      fmt::format("While it decodes {} {} of the time)",
+                  is_limited ? "it is limited by" : "each part waits for the others; the busiest is", words[0]);
+  if (words.size() > 1) {
+    text += fmt::format("; next {} {})", words.size() > 2 ? "come" : "comes",
+                        fmt::join(words.begin() + 1, words.end(), ") and "));
+  }
+  return text;
+}
+
 // Returns the first three lines: whether it runs, how fast, and what limits it.
 std::string Answers(const Described& described, const PolicyChoice& best) {
   const RunEstimate& e = best.estimate;
-  const std::vector<LaneUsage> lanes = BusyLanes(e);
   std::string text = fmt::format("It runs with --context-length {} (prompt and answer): {}.\n",
                                  best.plan.context_length, ModelLine(described.model));
   text += fmt::format(
@@ -285,17 +304,7 @@ std::string Answers(const Described& described, const PolicyChoice& best) {
                     .max_prompt_tokens = described.workload.max_prompt_tokens,
                     .new_tokens = described.workload.new_tokens}),
       Duration(e.total_s()));
-  std::vector<std::string> words;
-  for (size_t i = 0; i < lanes.size() && i < 3; ++i) {
-    words.push_back(fmt::format("{} ({}{:.0f} %", LaneWords(lanes[i].name), i == 0 ? "busy " : "",
-                                100 * lanes[i].busy_s / e.decode_step_s));
-  }
-  text += fmt::format("While it decodes it is limited by {} of the time)", words.empty() ? "nothing (0 %" : words[0]);
-  if (words.size() > 1) {
-    text += fmt::format("; next {} {})", words.size() > 2 ? "come" : "comes",
-                        fmt::join(words.begin() + 1, words.end(), ") and "));
-  }
-  return text + ".\n";
+  return text + WhatLimits(BusyLanes(e), e.decode_step_s) + ".\n";
 }
 
 std::string Rates(const RunEstimate& e) {

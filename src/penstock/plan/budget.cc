@@ -11,16 +11,19 @@
 namespace penstock {
 namespace {
 
-// A status with a shortage: the letter of its tier, the least bytes, a space, the account.
+// A status with a shortage: the letter of its tier, whether a batch size was asked for (1 or 0), the least bytes, a
+// space, the account.
 constexpr char kShortagePayload[] = "penstock/shortage";
 
 absl::Status TooSmallStatus(const BudgetShortage& shortage, std::string_view least) {
   const bool is_host = shortage.tier == BudgetShortage::Tier::kHost;
-  absl::Status status = ResourceError(
-      "{}; {} is {} bytes (give {} {} or more, or a smaller --context-length or --batch-size)", shortage.account, least,
-      shortage.least_bytes, is_host ? "--memory" : "--gpu-memory", SizeToType(shortage.least_bytes));
+  absl::Status status =
+      ResourceError("{}; {} is {} bytes (give {} {} or more, or a smaller --context-length{})", shortage.account, least,
+                    shortage.least_bytes, is_host ? "--memory" : "--gpu-memory", SizeToType(shortage.least_bytes),
+                    shortage.has_batch_size ? " or --batch-size" : "");
   status.SetPayload(kShortagePayload,
-                    absl::Cord(fmt::format("{}{} {}", is_host ? 'h' : 'd', shortage.least_bytes, shortage.account)));
+                    absl::Cord(fmt::format("{}{:d}{} {}", is_host ? 'h' : 'd', shortage.has_batch_size,
+                                           shortage.least_bytes, shortage.account)));
   return status;
 }
 
@@ -92,7 +95,8 @@ absl::Status TooSmallForParts(const absl::Status& status, int num_parts) {
   const size_t space = text.find(' ');
   const BudgetShortage whole{
       .tier = text[0] == 'h' ? BudgetShortage::Tier::kHost : BudgetShortage::Tier::kDevice,
-      .least_bytes = static_cast<uint64_t>(num_parts) * std::stoull(text.substr(1, space - 1)),
+      .has_batch_size = text[1] == '1',
+      .least_bytes = static_cast<uint64_t>(num_parts) * std::stoull(text.substr(2, space - 2)),
       .account = text.substr(space + 1),
   };
   return TooSmallStatus(whole, fmt::format("with {} models, {}", num_parts, LeastWords(whole)));

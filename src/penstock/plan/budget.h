@@ -43,6 +43,7 @@ std::string SizeToType(uint64_t bytes);
 struct BudgetShortage {
   enum class Tier : uint8_t { kHost, kDevice };
   Tier tier = Tier::kHost;
+  bool has_batch_size = false;  // a batch size was asked for, and a smaller one would need less
   uint64_t least_bytes = 0;
   std::string account;  // "the memory budget of 1 MiB is too small: dense weights 3.1 MiB + ... = 9 MiB"
 };

@@ -220,6 +220,7 @@ absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& m
   if (required > device.budget_bytes) {
     return TooSmall(
         {.tier = BudgetShortage::Tier::kDevice,
+         .has_batch_size = in.batch_size > 1,
          .least_bytes = required,
          .account = fmt::format("the device memory of {} is too small: buffers {} + dense weights {} + KV {} + "
                                 "activations {} + {} expert slots {} = {}",
@@ -365,7 +366,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const uint64_t slots_min = static_cast<uint64_t>(min_slots) * in.slot_bytes;
   const uint64_t required = in.fixed_bytes + texts_min + in.dense_bytes + host_kv_min + activations_min + slots_min;
   if (required > in.budget_bytes) {
-    return TooSmall({.least_bytes = required,
+    return TooSmall({.has_batch_size = in.batch_size > 1,
+                     .least_bytes = required,
                      .account = fmt::format(
                          "the memory budget of {} is too small: tokenizer, tables and requests {} + dense "
                          "weights {} + KV cache for one sequence of {} tokens {} + activations {} + {} expert "

@@ -111,7 +111,8 @@ void RefuseTypingErrors(FieldReader& fields) {
     for (const std::string_view known : kFields) {
       const bool is_near = name.size() >= kMinBytes && EditDistance(name, known) == 1;
       if (!is_near && Simplified(name) != Simplified(known)) continue;
-      return fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
+      fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
+      break;
     }
   }
 }

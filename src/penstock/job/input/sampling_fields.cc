@@ -182,9 +182,15 @@ std::vector<std::string> FieldReader::Unread() const {
 }
 
 void FieldReader::Fail(std::string_view code, std::string_view name, std::string message) {
-  if (error_.has_value()) return;
   std::string param = prefix_ + std::string(name);
-  error_ = LineError{std::string(code), fmt::format("{}: {}", param, message), param};
+  constexpr size_t kMaxNamed = 8;
+  if (failed_.size() == kMaxNamed || std::ranges::find(failed_, param) != failed_.end()) return;
+  failed_.push_back(param);
+  if (!error_.has_value()) {
+    error_ = LineError{std::string(code), fmt::format("{}: {}", param, message), param};
+  } else {
+    error_->message += fmt::format("{} Also {}: {}", error_->message.ends_with('?') ? "" : ".", param, message);
+  }
 }
 
 std::optional<double> FieldReader::Number(std::string_view name, double min, double max) {

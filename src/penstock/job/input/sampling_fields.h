@@ -52,8 +52,8 @@ struct LineError {
   std::string param;  // the faulty field; may be empty
 };
 
-// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, because OpenAI's clients
-// send nulls for absent fields.
+// Reads typed fields of one JSON object and keeps the errors. A null counts as absent, because OpenAI's clients send
+// nulls for absent fields.
 class FieldReader {
  public:
   // `prefix` stands before field names in errors ("body.").
@@ -72,6 +72,8 @@ class FieldReader {
   std::optional<std::vector<TokenId>> TokenIds(std::string_view name, size_t max_size);
   std::optional<std::vector<TokenId>> TokenIds(std::string_view name, const json::value& value, size_t max_size);
 
+  // Adds an error of a field, unless that has one. The code is that of the first error; the message names up to eight
+  // fields.
   void Fail(std::string_view code, std::string_view name, std::string message);
   const std::optional<LineError>& error() const { return error_; }
   const json::object& object() const { return object_; }
@@ -80,6 +82,7 @@ class FieldReader {
   const json::object& object_;
   std::string prefix_;
   std::optional<LineError> error_;
+  std::vector<std::string> failed_;               // the fields that the error names
   mutable std::vector<const json::value*> read_;  // values that Find() has returned
 };
 
