@@ -128,6 +128,16 @@ TEST(Printable, IsCut) {
   EXPECT_EQ(Printable(std::string(2000, 'x')), std::string(2000, 'x'));
 }
 
+TEST(EditDistance, CountsChangesAndSwapsOfNeighbours) {
+  EXPECT_EQ(EditDistance("", ""), 0);
+  EXPECT_EQ(EditDistance("", "abc"), 3);
+  EXPECT_EQ(EditDistance("seed", "seed"), 0);
+  EXPECT_EQ(EditDistance("sed", "seed"), 1);
+  EXPECT_EQ(EditDistance("sede", "seed"), 1);
+  EXPECT_EQ(EditDistance("eesd", "seed"), 2);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
+}
+
 TEST(Excerpt, CutsBetweenCodePoints) {
   EXPECT_EQ(Excerpt("abc", 3), "abc");
   EXPECT_EQ(Excerpt("abcd", 3), "abc...");

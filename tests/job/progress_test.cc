@@ -47,6 +47,9 @@ TEST(Progress, Line) {
   slower.decode_s = 1;
   EXPECT_EQ(FormatProgress({.num_requests = 2, .max_expected = {.prompt = 20, .answer = 10}}, slower, 2, 4),
             "[------------------------] 0/2 requests, 2.5 tokens/s of 4.0 predicted, at most 6s left");
+  slower.decode_s = 0.1;  // nothing is known about the answers' speed
+  EXPECT_EQ(FormatProgress({.num_requests = 2, .max_expected = {.prompt = 20, .answer = 10}}, slower, 2, 4),
+            "[------------------------] 0/2 requests, 2.5 tokens/s of 4.0 predicted");
   EXPECT_EQ(FormatProgress({}, {}, 0), "[########################] 0/0 requests");
   EngineStats scored;
   scored.prompt_tokens = 512;

@@ -60,11 +60,11 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
   const std::string other_line = R"({"id": "other", "prompt": "other"})";
   const Mutation mutations[] = {
       {"seed", [&] { options_.seed = 8; }, 4, {"seed: 0 then, 8 now"}},
-      {"temperature", [&] { options_.sampling.temperature = 0.8; }, 4, {"sampling.temperature: 7E-1 then, 8E-1 now"}},
+      {"temperature", [&] { options_.sampling.temperature = 0.8; }, 4, {"sampling.temperature: 0.7 then, 0.8 now"}},
       {"no temperature",
        [&] { options_.sampling.temperature.reset(); },
        4,
-       {"sampling.temperature: 7E-1 then, not given now"}},
+       {"sampling.temperature: 0.7 then, not given now"}},
       {"top_k", [&] { options_.sampling.top_k = 5; }, 4, {"sampling.top_k: not given then, 5 now"}},
       {"top_p", [&] { options_.sampling.top_p = 0.5; }, 4, {"sampling.top_p"}},
       {"min_p", [&] { options_.sampling.min_p = 0.5; }, 4, {"sampling.min_p"}},
@@ -84,7 +84,7 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
          options_.engine_settings.push_back({"x", "y"});
        },
        4,
-       {"settings.x: absent then"}},
+       {"settings.x: not given then"}},
       {"two flags", [&] { options_.seed = 8, options_.sampling.top_k = 5; }, 4, {"seed: 0 then", "sampling.top_k"}},
       {"model", [&] { engine_.fingerprint = "beef"; }, 4, {"model.fingerprint: \"f00d\" then, \"beef\" now"}},
       {"model dtype", [&] { engine_.dtype = "bf16"; }, 4, {"model.dtype"}},

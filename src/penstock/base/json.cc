@@ -187,4 +187,8 @@ std::string_view JsonTypeName(const json::value& value) {
   return "unknown";
 }
 
+std::string JsonForPeople(const json::value& value) {
+  return value.is_double() ? fmt::format("{}", value.get_double()) : std::string(json::serialize(value));
+}
+
 }  // namespace penstock

@@ -33,4 +33,7 @@ std::string JsonPlace(std::string_view text, size_t offset);
 // Returns "string", "integer", "number", ... for messages.
 std::string_view JsonTypeName(const json::value& value);
 
+// Returns the value as people write it: 0.25, while JSON's own text is 2.5E-1. Objects and arrays are JSON.
+std::string JsonForPeople(const json::value& value);
+
 }  // namespace penstock

@@ -39,7 +39,8 @@ std::string EscapeXml(std::string_view text);
 // after the name is not cut. Never cuts inside a code point.
 std::string Excerpt(std::string_view text, size_t max_bytes = 200);
 
-// Returns the Levenshtein distance in bytes, for "did you mean". Takes a time of a.size() * b.size().
+// Returns how many bytes to insert, remove, change or swap with their neighbours make `b` of `a`, for "did you mean".
+// Takes a time of a.size() * b.size().
 size_t EditDistance(std::string_view a, std::string_view b);
 
 // Returns whether a byte of UTF-8 is not the first one of its character.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/base/text.h"
 #include "penstock/chat/chat_parts.h"
 
 namespace penstock {
@@ -49,6 +50,19 @@ absl::Status StatusOf(const std::optional<ChatFault>& fault) {
   return fault.has_value() ? InputError("{}: {}", fault->place, fault->message) : absl::OkStatus();
 }
 
+// Returns the role of which `role` is a typing error; "" if it is none. Templates may know roles of their own.
+std::string_view RoleMeant(std::string_view role) {
+  constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool", "developer", "function"};
+  constexpr size_t kMaxBytes = 64;
+  if (role.size() > kMaxBytes || std::ranges::find(kRoles, role) != std::end(kRoles)) return "";
+  std::string small(role);
+  for (char& c : small) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  for (const std::string_view known : kRoles) {
+    if (EditDistance(small, known) <= 1) return known;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::optional<ChatFault> ReadChatMessages(const json::value& value, json::array& messages) {
@@ -67,6 +81,10 @@ std::optional<ChatFault> ReadChatMessages(const json::value& value, json::array&
       return ChatFault{std::move(place), "expected a \"role\" such as \"user\""};
     }
     const std::string role_text(View(role->get_string()));
+    if (const std::string_view known = RoleMeant(role_text); !known.empty()) {
+      return ChatFault{std::move(place),
+                       fmt::format("unknown role \"{}\"; did you mean {}?", Printable(role_text), known)};
+    }
     NormalizeFields(*message);
     if (std::string wrong = CheckContent(*message, role_text); !wrong.empty()) {
       return ChatFault{std::move(place), std::move(wrong)};

@@ -531,7 +531,7 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   }
   PENSTOCK_RETURN_IF_ERROR(policy.Write(std::string(json::serialize(PolicyJson(plan.best().options))) + "\n"));
   if (policy.is_wanted()) {
-    LogInfo("wrote {}, for penstock run --policy; it holds prompts with answers of at most {} tokens",
+    LogInfo("wrote {}, for penstock run --policy; a prompt and its answer may have {} tokens together",
             Printable(flags.policy_output_path), plan.best().plan.context_length);
   }
   return 0;

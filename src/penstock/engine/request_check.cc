@@ -38,7 +38,9 @@ void BeginDecoding(const LoadedModel& model, Request& request) {
 
 absl::Status CheckRequest(const Request& request, const LoadedModel& model, int64_t context_length) {
   const int64_t vocab_size = model.config.vocab_size;
-  const auto check_ids = [=](std::span<const TokenId> ids) { return CheckTokenIds(ids, vocab_size); };
+  const auto check_ids = [=](std::span<const TokenId> ids, std::string_view field = "") {
+    return CheckTokenIds(ids, vocab_size, field);
+  };
   PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
   // The last token of a text predicts nothing if nothing follows, so it takes no position.
   const int64_t num_behind = request.sampling.max_tokens > 0 ? 1 : request.rivals.empty() ? -1 : 0;
@@ -49,9 +51,11 @@ absl::Status CheckRequest(const Request& request, const LoadedModel& model, int6
   PENSTOCK_RETURN_IF_ERROR(check_ids(ids.last(static_cast<size_t>(num_given))));
   PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids.first(ids.size() - static_cast<size_t>(num_given)), vocab_size,
                                        context_length, num_given + num_behind));
-  for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(check_ids({&id, 1}));
-  for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(check_ids(word));
-  PENSTOCK_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids));
+  for (const auto& [id, bias] : request.sampling.logit_bias)
+    PENSTOCK_RETURN_IF_ERROR(check_ids({&id, 1}, "logit_bias"));
+  for (const std::vector<TokenId>& word : request.sampling.bad_words)
+    PENSTOCK_RETURN_IF_ERROR(check_ids(word, "bad_words"));
+  PENSTOCK_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "stop_token_ids"));
   PENSTOCK_RETURN_IF_ERROR(check_ids(request.rivals));
   if (!request.rivals.empty() && (request.sampling.max_tokens > 0 || request.sampling.prompt_logprobs < 0)) {
     return InputError("rivals: only a prompt that is scored, with max_tokens 0 and prompt_logprobs, has them");

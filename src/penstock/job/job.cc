@@ -265,7 +265,9 @@ absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::s
 
 std::string NothingToDo(const JobOptions& options, const OutputScan& scan) {
   const std::string failed =
-      scan.num_failed > 0 ? fmt::format(" ({} failed; --retry-failed runs them again)", scan.num_failed) : "";
+      scan.num_failed > 0 ? fmt::format(" ({} failed; --retry-failed runs them again, which helps after a model_error)",
+                                        scan.num_failed)
+                          : "";
   return fmt::format("{}: all {} requests{} are done{}, nothing to do\n", options.output_path, scan.num_done,
                      options.shard.Suffix(), failed);
 }

@@ -35,7 +35,7 @@ void Flatten(const std::string& prefix, const json::value& value, FlatObject& fl
               flat);
     }
   } else {
-    flat[prefix] = std::string(json::serialize(value));
+    flat[prefix] = JsonForPeople(value);
   }
 }
 
@@ -60,7 +60,13 @@ absl::StatusOr<std::vector<std::string>> Differences(const json::object& then, c
     const auto found = flat_then.find(key);
     const std::string value_then = found == flat_then.end() ? "absent" : found->second;
     if (value_then == value_now) continue;
-    const auto shown = [](const std::string& value) { return value == "null" ? "not given" : value.c_str(); };
+    if (key == "settings.system") {
+      differences.emplace_back("settings.system: the system messages differ");
+      continue;
+    }
+    const auto shown = [](const std::string& value) {
+      return value == "null" || value == "absent" ? "not given" : value.c_str();
+    };
     differences.push_back(
         fmt::format("{}: {} {}, {} {}", key, shown(value_then), then_word, shown(value_now), now_word));
   }

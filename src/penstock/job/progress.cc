@@ -33,6 +33,9 @@ std::string FormatLeft(const ProgressCounts& counts, const EngineStats& stats, d
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (num_left <= 0 || compute_s <= 0) return "";
   const bool knows = num_now > 0 && counts.finished.prompt + counts.finished.answer > 0;
+  // Before steps have decoded for a while, nothing is known about the answers' speed.
+  constexpr double kMinDecode_s = 0.5;
+  if (!knows && counts.max_expected.answer > 0 && stats.decode_s < kMinDecode_s) return "";
   const double num_known = knows ? num_now : 1;
   const TokenCounts& known = knows ? counts.finished : counts.max_expected;
   const auto seconds_left = [&](double tokens, int64_t num_done, double seconds) {

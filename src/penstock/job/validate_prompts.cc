@@ -59,9 +59,9 @@ class Validator {
     if (!request.choices.empty()) return AddScored(request, place);
     const SamplingParams sampling = Overlay(job_.sampling, request.sampling);
     PENSTOCK_RETURN_IF_ERROR(ValidateSampling(sampling));
-    PENSTOCK_RETURN_IF_ERROR(CheckTokenIds(sampling.stop_token_ids, job_.maker.model.vocab_size));
+    PENSTOCK_RETURN_IF_ERROR(CheckTokenIds(sampling.stop_token_ids, job_.maker.model.vocab_size, "stop_token_ids"));
     for (const auto& [id, bias] : sampling.logit_bias) {
-      PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size));
+      PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size, "logit_bias"));
     }
     const bool has_encoder = job_.maker.model.decoder_start_id.has_value();
     if (has_encoder && sampling.prompt_logprobs >= 0) return NoPromptLogprobs();
@@ -159,10 +159,9 @@ Workload WorkloadOf(const PromptReport& report) {
 
 std::string FormatPromptReport(const PromptReport& report) {
   std::string text = fmt::format(
-      "{} prompts of {} tokens together (each turn, further answer, and choice of several tokens has a prompt): at "
-      "most {} tokens must be "
-      "computed, the others begin like earlier prompts; answers of at most {} tokens\n",
-      report.num_prompts, report.prompt_tokens, report.computed_tokens, report.new_tokens);
+      "{} prompts of {} tokens together (each turn, further answer, and choice of several tokens has a prompt); {} of "
+      "these tokens repeat the beginnings of earlier prompts and need not be computed; answers of at most {} tokens\n",
+      report.num_prompts, report.prompt_tokens, report.prompt_tokens - report.computed_tokens, report.new_tokens);
   if (report.longest_prompt > 0) {
     text += fmt::format("longest prompt: {} tokens, {}\n", report.longest_prompt, report.longest_place.Text());
   }

@@ -49,7 +49,7 @@ RoutingSpec ExpectedRouting(const DescribedModel& model) {
   if (model.loaded() == nullptr) return TypicalRouting();
   const std::optional<RoutingCounts> counts = LearnedRouting(model.loaded()->fingerprint, model.config());
   if (!counts.has_value()) return TypicalRouting();
-  LogInfo("experts are chosen as in this model's earlier runs with --policy auto");
+  LogInfo("plans assume the experts that this model chose in earlier runs with --policy auto");
   return counts->ToSpec(model.config().num_topk);
 }
 

@@ -173,10 +173,11 @@ absl::StatusOr<std::shared_ptr<const Constraint>> LoadedModel::CompileFormat(con
   return Constraint::Compile(format, std::move(vocabulary));
 }
 
-absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size) {
+absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, std::string_view field) {
   for (const TokenId id : ids) {
     if (id < 0 || id >= vocab_size) {
-      return InputError("token id {} is outside the vocabulary of {} tokens", id, vocab_size);
+      return InputError("{}{}token id {} is outside the vocabulary of {} tokens", field, field.empty() ? "" : ": ", id,
+                        vocab_size);
     }
   }
   return absl::OkStatus();

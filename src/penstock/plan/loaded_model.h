@@ -57,8 +57,9 @@ struct LoadedModel {
   uint64_t memory_bytes() const;
 };
 
-// Returns kInput for token ids outside of the vocabulary.
-absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size);
+// Returns kInput for token ids outside of the vocabulary. The error begins with the name of their field, if it is
+// given.
+absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, std::string_view field = "");
 // Returns kInput for a prompt that is empty, has such ids, or leaves no room for `num_behind` more tokens.
 absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length,
                          int64_t num_behind = 1);

@@ -118,7 +118,7 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
               "bench routing, else none)")
       .Values("auto, sida:, " + predictors);
   AddFlag(app, "--batch-size", flags.batch_size,
-          "sequences at once (default: as many as the budget allows, at most 64)")
+          "sequences at once (default: as many as the budget allows, at most 64; plan and --policy auto choose)")
       .InRange(1, kMaxBatchSize);
   AddFlag(app, "--micro-batch-size", flags.micro_batch_size,
           "sequences that go through a layer together (default: all)")

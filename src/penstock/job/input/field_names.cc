@@ -91,6 +91,7 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "grammar",
                                         "json_schema",
                                         "documents",
+                                        "label",
                                         "custom_id",
                                         "question_id"};
 
@@ -103,14 +104,22 @@ std::string Simplified(std::string_view name) {
   return simple;
 }
 
+// Returns whether `name` is a typing error of `known`. With one wrong letter, short names resemble too many others;
+// with two letters swapped they do not.
+bool IsNearly(std::string_view name, std::string_view known) {
+  if (Simplified(name) == Simplified(known)) return true;
+  constexpr size_t kMinBytes = 6, kMinSwapped = 4;
+  const bool may_be_swapped = name.size() >= kMinSwapped && std::ranges::is_permutation(name, known);
+  return (name.size() >= kMinBytes || may_be_swapped) && EditDistance(name, known) == 1;
+}
+
 void RefuseTypingErrors(FieldReader& fields) {
   for (const auto& [key, value] : fields.object()) {
     const std::string_view name(key.data(), key.size());
-    constexpr size_t kMinBytes = 6, kMaxBytes = 64;  // with one wrong letter, shorter names resemble too many others
-    if (name.size() > kMaxBytes || std::ranges::find(kFields, name) != std::end(kFields)) continue;
+    constexpr size_t kMaxBytes = 64;
+    if (name.size() > kMaxBytes || IsRequestField(name)) continue;
     for (const std::string_view known : kFields) {
-      const bool is_near = name.size() >= kMinBytes && EditDistance(name, known) == 1;
-      if (!is_near && Simplified(name) != Simplified(known)) continue;
+      if (!IsNearly(name, known)) continue;
       fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
       break;
     }
@@ -118,6 +127,8 @@ void RefuseTypingErrors(FieldReader& fields) {
 }
 
 }  // namespace
+
+bool IsRequestField(std::string_view name) { return std::ranges::find(kFields, name) != std::end(kFields); }
 
 void RefuseUnsupported(FieldReader& fields) {
   for (const auto& [name, advice] : kUnsupportedFields) {

@@ -5,6 +5,9 @@
 
 namespace penstock {
 
+// Returns whether Penstock reads a field of this name in requests.
+bool IsRequestField(std::string_view name);
+
 // Refuses fields of other programs' requests that would change the answer and that Penstock does not support, and names
 // that are nearly those of its own fields.
 void RefuseUnsupported(FieldReader& fields);

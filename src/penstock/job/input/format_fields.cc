@@ -102,10 +102,16 @@ class FormatReader {
     const json::object* object = value.if_object();
     const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
     const std::string_view name = type != nullptr && type->is_string() ? View(type->get_string()) : "";
+    if (object == nullptr) {
+      return Refuse(kField, fmt::format("expected an object such as {{\"type\": \"json_object\"}}, found {}",
+                                        JsonTypeName(value)));
+    }
     if (name == "text") return;
     if (name == "json_object") return Set(kField, Kind::kJson, "");
     if (name != "json_schema") {
-      return fields_.Fail("unsupported", kField, "expected the type \"text\", \"json_object\" or \"json_schema\"");
+      return fields_.Fail("unsupported", kField,
+                          fmt::format("expected the type \"text\", \"json_object\" or \"json_schema\", found {}",
+                                      type == nullptr ? "none" : JsonForPeople(*type)));
     }
     const json::value* outer = object->if_contains("json_schema");
     const json::value* schema =

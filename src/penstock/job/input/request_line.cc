@@ -373,11 +373,15 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
   const std::string url = outer.Text("url").value_or("");
   if (method != "POST") outer.Fail("invalid_request", "method", fmt::format("expected \"POST\", found \"{}\"", method));
   if (url != kChatUrl && url != kCompletionsUrl) {
-    outer.Fail("invalid_request", "url",
-               fmt::format("expected {} or {}, found \"{}\"", kChatUrl, kCompletionsUrl, url));
+    const std::string found = outer.Find("url") == nullptr ? "none" : fmt::format("\"{}\"", url);
+    outer.Fail("invalid_request", "url", fmt::format("expected {} or {}, found {}", kChatUrl, kCompletionsUrl, found));
   }
   const json::value* body = outer.Find("body");
   if (body == nullptr || !body->is_object()) outer.Fail("invalid_request", "body", "expected an object");
+  for (const std::string& name : outer.Unread()) {
+    const bool is_id = std::ranges::find(kIdFields, name) != std::end(kIdFields);
+    if (!is_id && IsRequestField(name)) outer.Fail("unsupported", name, "stands beside \"body\"; put it there");
+  }
   if (outer.error().has_value()) return outer.error();
 
   RequestLine inner =

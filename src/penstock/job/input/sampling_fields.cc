@@ -216,7 +216,7 @@ std::optional<int64_t> FieldReader::Integer(std::string_view name, int64_t min, 
   if (number.has_value() && *number >= min && *number <= max) return number;
   if (value->is_number()) {
     Fail("invalid_request", name,
-         fmt::format("expected an integer of {} to {}, found {}", min, max, std::string(json::serialize(*value))));
+         fmt::format("expected an integer of {} to {}, found {}", min, max, JsonForPeople(*value)));
   } else {
     Fail("invalid_request", name, fmt::format("expected an integer, found {}", JsonTypeName(*value)));
   }
@@ -243,7 +243,7 @@ std::optional<std::vector<TokenId>> FieldReader::TokenIds(std::string_view name,
     if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
       Fail("invalid_request", name,
            fmt::format("expected token ids of 0 to {}, found {}", kMaxVocabSize - 1,
-                       item.is_number() ? std::string(json::serialize(item)) : std::string(JsonTypeName(item))));
+                       item.is_number() ? JsonForPeople(item) : std::string(JsonTypeName(item))));
       return std::nullopt;
     }
     ids.push_back(static_cast<TokenId>(item.get_int64()));
