@@ -558,6 +558,7 @@ TEST_F(JobTest, ValidateCounts) {
   EXPECT_THAT(FormatBadLines(report->bad_lines, report->num_bad),
               HasSubstr("line 4: invalid_request: max_tokens: expected"));
   EXPECT_THAT(FormatInputReport(*report), HasSubstr("ignored fields: category (10 requests)\n"));
+  EXPECT_THAT(FormatInputReport({}), HasSubstr("the input holds no requests\n"));
   EXPECT_FALSE(std::filesystem::exists(options_.output_path));
 }
 

@@ -365,6 +365,7 @@ TEST(RequestLine, ChoicesAndTheRightOne) {
   EXPECT_EQ(chat.choices[0].ids, std::vector<TokenId>({7, 8}));
   // Without choices the field means nothing.
   EXPECT_FALSE(ParseRequestLine(R"({"prompt": "x", "label": "b"})", 1).error.has_value());
+  EXPECT_FALSE(ParseRequestLine(R"({"prompt": "x", "labels": ["b"]})", 1).error.has_value());
 }
 
 TEST(RequestLine, TooLongAndBlank) {

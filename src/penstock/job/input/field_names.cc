@@ -119,6 +119,8 @@ void RefuseTypingErrors(FieldReader& fields) {
     constexpr size_t kMaxBytes = 64;
     if (name.size() > kMaxBytes || IsRequestField(name)) continue;
     for (const std::string_view known : kFields) {
+      // Rows of data sets have labels, and choices alone give them a meaning.
+      if (known == "label" && !fields.object().contains("choices")) continue;
       if (!IsNearly(name, known)) continue;
       fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
       break;

@@ -424,6 +424,7 @@ std::string FormatInputReport(const InputReport& report) {
       report.num_requests, report.shard.Suffix(), report.num_completions, report.num_chats, report.num_turns_requests,
       report.num_scored > 0 ? fmt::format("{} with choices, ", report.num_scored) : "", report.num_bad,
       report.num_blank);
+  if (report.num_requests == 0) text += "the input holds no requests\n";
   const std::string ignored = FormatIgnoredFields(report);
   return ignored.empty() ? text : text + "ignored fields: " + ignored + "\n";
 }
