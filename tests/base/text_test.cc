@@ -138,6 +138,8 @@ TEST(EditDistance, CountsChangesAndSwapsOfNeighbours) {
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
 }
 
+TEST(SimplifiedName, HasSmallLettersAlone) { EXPECT_EQ(SimplifiedName("Max-Tokens_2"), "maxtokens2"); }
+
 TEST(Excerpt, CutsBetweenCodePoints) {
   EXPECT_EQ(Excerpt("abc", 3), "abc");
   EXPECT_EQ(Excerpt("abcd", 3), "abc...");

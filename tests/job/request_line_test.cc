@@ -235,9 +235,8 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"url": "/v1/completions", "temperature": 1, "body": {"prompt": "x"}})", "unsupported", "temperature",
        "beside \"body\""},
       {R"({"prompt": "x", "temprature": 5, "max_token": 5, "top_p": "x", "n_predict": 5})", "unsupported", "n_predict",
-       "use max_tokens. Also temprature: unknown field; did you mean temperature? Also max_token: unknown field; did "
-       "you "
-       "mean max_tokens? Also top_p: expected a number, found string"},
+       "use max_tokens. Also temprature: unknown field; did you mean temperature? Also max_token: unknown field; "
+       "did you mean max_tokens? Also top_p: expected a number, found string"},
       {Chat(user + R"("top_logprobs": 3)"), "invalid_request", "body.top_logprobs", "needs"},
       {Chat(user + R"("tools": [{"type": "custom", "custom": {"name": "f"}}])"), "unsupported", "body.tools", "custom"},
       {Chat(user + R"("tools": [{}], "tool_choice": "any")"), "invalid_request", "body.tool_choice", "auto"},

@@ -190,6 +190,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+std::string SimplifiedName(std::string_view name) {
+  std::string simple;
+  for (const char c : name) {
+    if (c != '_' && c != '-') simple += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  }
+  return simple;
+}
+
 static constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
 
 std::string_view WithoutLeadingSpace(std::string_view text) {

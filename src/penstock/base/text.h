@@ -43,6 +43,9 @@ std::string Excerpt(std::string_view text, size_t max_bytes = 200);
 // Takes a time of a.size() * b.size().
 size_t EditDistance(std::string_view a, std::string_view b);
 
+// Returns a name in small letters, without "_" and "-", so that its other spellings become the same.
+std::string SimplifiedName(std::string_view name);
+
 // Returns whether a byte of UTF-8 is not the first one of its character.
 inline bool ContinuesCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 

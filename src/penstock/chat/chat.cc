@@ -55,10 +55,8 @@ std::string_view RoleMeant(std::string_view role) {
   constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool", "developer", "function"};
   constexpr size_t kMaxBytes = 64;
   if (role.size() > kMaxBytes || std::ranges::find(kRoles, role) != std::end(kRoles)) return "";
-  std::string small(role);
-  for (char& c : small) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
   for (const std::string_view known : kRoles) {
-    if (EditDistance(small, known) <= 1) return known;
+    if (EditDistance(SimplifiedName(role), known) <= 1) return known;
   }
   return "";
 }

@@ -54,19 +54,17 @@ absl::StatusOr<std::vector<std::string>> Differences(const json::object& then, c
   FlatObject flat_then;
   Flatten("", then, flat_then);
   PENSTOCK_ASSIGN_OR_RETURN(FlatObject flat_now, FlattenAsRead(now));
-  for (const auto& [key, unused] : flat_then) flat_now.try_emplace(key, "absent");
+  for (const auto& [key, unused] : flat_then) flat_now.try_emplace(key, "not given");
   std::vector<std::string> differences;
   for (const auto& [key, value_now] : flat_now) {
     const auto found = flat_then.find(key);
-    const std::string value_then = found == flat_then.end() ? "absent" : found->second;
+    const std::string value_then = found == flat_then.end() ? "not given" : found->second;
     if (value_then == value_now) continue;
     if (key == "settings.system") {
       differences.emplace_back("settings.system: the system messages differ");
       continue;
     }
-    const auto shown = [](const std::string& value) {
-      return value == "null" || value == "absent" ? "not given" : value.c_str();
-    };
+    const auto shown = [](const std::string& value) { return value == "null" ? "not given" : value.c_str(); };
     differences.push_back(
         fmt::format("{}: {} {}, {} {}", key, shown(value_then), then_word, shown(value_now), now_word));
   }

@@ -163,14 +163,6 @@ absl::Status CheckType(const SchemaPart& part, const json::value& value) {
   return is_valid ? absl::OkStatus() : SchemaError(part, "type", "expected the name of a type, or a list of names");
 }
 
-std::string Simplified(std::string_view name) {
-  std::string simple;
-  for (const char c : name) {
-    if (c != '_' && c != '-') simple += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  }
-  return simple;
-}
-
 // Returns the keyword that an unknown one probably means, or "". Shorter names resemble too many others.
 std::string_view MeantKeyword(std::string_view name) {
   constexpr size_t kMinBytes = 5, kMinBytesOfTwo = 9, kMaxBytes = 64;
@@ -179,7 +171,7 @@ std::string_view MeantKeyword(std::string_view name) {
     if (IsDescription(keyword.name)) continue;
     const size_t distance = name.size() < kMinBytes ? kMaxBytes : EditDistance(name, keyword.name);
     const bool is_near = distance <= (name.size() < kMinBytesOfTwo ? 1 : 2);
-    if (is_near || Simplified(name) == Simplified(keyword.name)) return keyword.name;
+    if (is_near || SimplifiedName(name) == SimplifiedName(keyword.name)) return keyword.name;
   }
   return "";
 }

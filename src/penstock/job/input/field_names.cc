@@ -95,19 +95,10 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "custom_id",
                                         "question_id"};
 
-// Returns the name in small letters, without "_" and "-".
-std::string Simplified(std::string_view name) {
-  std::string simple;
-  for (const char c : name) {
-    if (c != '_' && c != '-') simple += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  }
-  return simple;
-}
-
 // Returns whether `name` is a typing error of `known`. With one wrong letter, short names resemble too many others;
 // with two letters swapped they do not.
 bool IsNearly(std::string_view name, std::string_view known) {
-  if (Simplified(name) == Simplified(known)) return true;
+  if (SimplifiedName(name) == SimplifiedName(known)) return true;
   constexpr size_t kMinBytes = 6, kMinSwapped = 4;
   const bool may_be_swapped = name.size() >= kMinSwapped && std::ranges::is_permutation(name, known);
   return (name.size() >= kMinBytes || may_be_swapped) && EditDistance(name, known) == 1;
