@@ -445,8 +445,13 @@ void RunBlockCodesGemm(const GemmArgs& args) {
   if constexpr (kFormat != WeightFormat::kFp8) {
     using Codes = BlockCodes<I, kFormat>;
     constexpr bool kInPlace = kFormat == WeightFormat::kQ8_0;
-    // On Zen 4, 8 rows in place take three quarters of the time with AVX-512, but a ninth more with AVX2.
-    constexpr int64_t kMaxFew = kInPlace && I::Vec::kPanelVecs == 2 ? kFewRows / 2 : kFewRows;
+    // With AVX-512, chunks pay from five rows on if codes stay in place or take many operations to unpack. Time of 8
+    // rows on Zen 4: q8_0 0.74, q3_k, q5_k and nvfp4 0.84; q2_k, q4_k and q6_k as long; other formats 1.1 to 1.25. With
+    // AVX2 q8_0 takes 1.1 times as long.
+    constexpr bool kIsSlowToUnpack =
+        kFormat == WeightFormat::kQ3_K || kFormat == WeightFormat::kQ5_K || kFormat == WeightFormat::kNvfp4;
+    constexpr bool kHasEarlyChunks = (kInPlace || kIsSlowToUnpack) && I::Vec::kPanelVecs == 2;
+    constexpr int64_t kMaxFew = kHasEarlyChunks ? kFewRows / 2 : kFewRows;
     if (args.num_rows <= kMaxFew) return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
     constexpr int64_t kBytesOfBlock = BlockBytes(kFormat) * kPanelCols;
     using Steps = CodeSteps<I, Codes::kGroup, kKindOf<Codes>, kQuadsInSum<I, Codes>, kInPlace ? kBytesOfBlock : 0>;
