@@ -281,7 +281,9 @@ struct CodeTile {
       Int8Rows<kTileRows> x(run);
       for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
         asm("" : "+r"(sums));  // see Int8Tile
-        const int64_t in_chunk = k - run.begin, rest = run.end - k < kInt8Group ? run.end - k : kInt8Group;
+        // Whole groups of 32 inputs as in BlockTile, also where scales are of 16: padding must not depend on the tile.
+        const int64_t in_chunk = k - run.begin, groups_left = (run.end - k + kGroupInputs - 1) / kGroupInputs;
+        const int64_t rest = groups_left < 4 ? groups_left * kGroupInputs : kInt8Group;
         V parts[kTileRows][kVecs];
         Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
           Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
