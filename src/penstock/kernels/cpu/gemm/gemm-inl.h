@@ -131,8 +131,8 @@ struct NextChunk {
   static NextChunk For(const std::byte* chunk, int64_t chunk_bytes, int64_t num_calls) {
     return {chunk, chunk_bytes / 2, static_cast<int>((chunk_bytes / 128 + num_calls - 1) / num_calls)};
   }
-  // Into the L2 cache with `kFar`: the L1 cache of Zen 4 waits for few lines at a time. 16 rows of q8_0, which has the
-  // most bytes for each product, then take 13 % less time there; formats of 4 to 6 bits do not change.
+  // Into the L2 cache with `kFar`: on Zen 4, 16 rows of q8_0, which has the most bytes for each product, take 13 % less
+  // time then. Formats of 4 to 6 bits do not change.
   template <bool kFar = false>
   [[gnu::always_inline]] void Issue() {
     for (int i = 0; i < lines; ++i) {

@@ -447,7 +447,7 @@ void RunBlockCodesGemm(const GemmArgs& args) {
   if constexpr (kFormat != WeightFormat::kFp8) {
     using Codes = BlockCodes<I, kFormat>;
     constexpr bool kInPlace = kFormat == WeightFormat::kQ8_0;
-    // With AVX-512, chunks pay from five rows on if codes stay in place or take many operations to unpack. Time of 8
+    // With AVX-512, chunks pay for 8 rows if codes stay in place or take many operations to unpack. Time of 8
     // rows on Zen 4: q8_0 0.74, q3_k, q5_k and nvfp4 0.84; q2_k, q4_k and q6_k as long; other formats 1.1 to 1.25. With
     // AVX2 q8_0 takes 1.1 times as long.
     constexpr bool kIsSlowToUnpack =
