@@ -68,29 +68,30 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                       .target = x.data(),
                       .target_stride_bytes = row_bytes});
   std::vector<float> y(num_rows * shape.num_cols);
-  const Prefetching prefetching = FasterPrefetching(table, kind.w_format, kind.x_format, num_rows);
   int64_t matrix_idx = 0;
-  const ProbedRates before(pool, kind.arithmetic);
-  const auto start = std::chrono::steady_clock::now();
-  for (auto _ : state) {
+  PrefetchTrials trials;
+  const auto multiply = [&] {
     const std::byte* matrix = w.data() + matrix_idx * matrix_bytes;
     pool.ParallelFor(shape.num_cols / kTaskCols, [&](int64_t task_idx, int) {
-      table.gemm({.num_rows = num_rows,
-                  .num_cols = kTaskCols,
-                  .inner_dim = shape.inner_dim,
-                  .x_format = kind.x_format,
-                  .x = x.data(),
-                  .x_stride_bytes = row_bytes,
-                  .w_format = kind.w_format,
-                  .w = matrix + task_idx * (kTaskCols / kPanelCols) * panel_bytes,
-                  .panel_bytes = panel_bytes,
-                  .bias = nullptr,
-                  .y = y.data() + task_idx * kTaskCols,
-                  .y_stride = shape.num_cols,
-                  .prefetching = prefetching});
+      trials.Run(table, {.num_rows = num_rows,
+                         .num_cols = kTaskCols,
+                         .inner_dim = shape.inner_dim,
+                         .x_format = kind.x_format,
+                         .x = x.data(),
+                         .x_stride_bytes = row_bytes,
+                         .w_format = kind.w_format,
+                         .w = matrix + task_idx * (kTaskCols / kPanelCols) * panel_bytes,
+                         .panel_bytes = panel_bytes,
+                         .bias = nullptr,
+                         .y = y.data() + task_idx * kTaskCols,
+                         .y_stride = shape.num_cols});
     });
     matrix_idx = (matrix_idx + 1) % num_matrices;
-  }
+  };
+  for (int i = 0; i < PrefetchTrials::kCalls; ++i) multiply();
+  const ProbedRates before(pool, kind.arithmetic);
+  const auto start = std::chrono::steady_clock::now();
+  for (auto _ : state) multiply();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const ProbedRates after(pool, kind.arithmetic);
   const double calls_per_s = static_cast<double>(state.iterations()) / seconds;

@@ -16,20 +16,18 @@ int64_t ColumnsPerTask(int64_t num_cols, int64_t num_tasks_wanted) {
 
 void GemmColumns(const OpContext& context, const GemmCall& call, IndexRange cols) {
   const auto panel_bytes = static_cast<int64_t>(PanelBytes(call.w.format, call.inner_dim));
-  context.kernels.gemm(
-      {.num_rows = call.num_rows,
-       .num_cols = cols.size(),
-       .inner_dim = call.inner_dim,
-       .x_format = call.x.format,
-       .x = call.x.data,
-       .x_stride_bytes = call.x.stride_bytes,
-       .w_format = call.w.format,
-       .w = call.w.data + cols.begin / kPanelCols * panel_bytes,
-       .panel_bytes = panel_bytes,
-       .bias = call.bias == nullptr ? nullptr : call.bias + cols.begin,
-       .y = call.y,
-       .y_stride = call.y_stride,
-       .prefetching = FasterPrefetching(context.kernels, call.w.format, call.x.format, call.num_rows)});
+  RunGemm(context.kernels, {.num_rows = call.num_rows,
+                            .num_cols = cols.size(),
+                            .inner_dim = call.inner_dim,
+                            .x_format = call.x.format,
+                            .x = call.x.data,
+                            .x_stride_bytes = call.x.stride_bytes,
+                            .w_format = call.w.format,
+                            .w = call.w.data + cols.begin / kPanelCols * panel_bytes,
+                            .panel_bytes = panel_bytes,
+                            .bias = call.bias == nullptr ? nullptr : call.bias + cols.begin,
+                            .y = call.y,
+                            .y_stride = call.y_stride});
 }
 
 void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {

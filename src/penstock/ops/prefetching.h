@@ -1,17 +1,40 @@
 // Chooses who asks for the weights that few rows read: the kernels or the processor.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "penstock/kernels/kernel_table.h"
 
 namespace penstock {
 
-// Returns the fastest way on this machine for weights and rows of these formats. The first call for a pair of formats,
-// with one row or with more, measures all ways with `kernels`, which takes a few milliseconds. Later calls return its
-// result; calls of other threads meanwhile, kProcessor.
+// Finds the fastest way for products of one kind while they are computed: the first calls try all ways by turns, and
+// later calls take the way with the least median of seconds per byte of weights. Real calls find the caches, the pages
+// and the other threads as they will be. On Zen 4, one row of q8_0 read 38 GB/s with kFar where the cache had been
+// cleared before, and 22 where it was full of other weights. Calls may come from several threads.
 //
 // Examples of one row: Cascade Lake reads a tenth faster with kTwoPages, while Zen 4 reads 1.2 to 1.7 times as fast
 // with kProcessor. On Zen 5, kFar is 1.9 times as fast as kProcessor for q4_k.
-kernels::Prefetching FasterPrefetching(const kernels::KernelTable& kernels, WeightFormat w_format,
-                                       kernels::RowFormat x_format, int64_t num_rows);
+class PrefetchTrials {
+ public:
+  // Computes table.gemm(args), in which `args.prefetching` is not yet chosen.
+  void Run(const kernels::KernelTable& table, kernels::GemmArgs args);
+
+  // The calls that try ways.
+  static constexpr int kCallsOfWay = 64, kCalls = kCallsOfWay * kernels::kNumPrefetchings;
+
+ private:
+  static constexpr uint8_t kUnknown = 0xFF;
+
+  // Returns the way of the least median.
+  kernels::Prefetching Fastest();
+
+  std::atomic<uint8_t> choice_{kUnknown};
+  std::atomic<int> num_begun_{0}, num_done_{0};
+  float seconds_per_byte_[kernels::kNumPrefetchings][kCallsOfWay] = {};
+};
+
+// Computes kernels.gemm(args) in the way that is fastest for its formats and its number of rows on this machine.
+void RunGemm(const kernels::KernelTable& kernels, const kernels::GemmArgs& args);
 
 }  // namespace penstock
