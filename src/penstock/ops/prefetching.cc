@@ -16,9 +16,11 @@ using kernels::Prefetching;
 
 // More rows than one tile has at most; they read weights from the cache.
 constexpr int64_t kManyRows = 16;
-constexpr int64_t kMinBytes = 32 * 1024;  // smaller calls take as long as a look at the clock
-constexpr int kCallsInTurn = 8;           // a call asks for the first weights of the next one, too
-constexpr float kMinGain = 1.03F;         // less may be noise
+constexpr int64_t kMinBytes = 16 * 1024;  // smaller calls take as long as a look at the clock
+constexpr int kCallsInTurn = 16;          // the last half counts: the caches keep what the turn before left there
+constexpr float kMinGain = 1.05F;         // less may be noise
+// What is read before the first trial. Right after weights were written, kFar is half as fast again on Zen 4.
+constexpr int64_t kBytesBefore = int64_t{512} << 20;
 
 }  // namespace
 
@@ -26,8 +28,8 @@ Prefetching PrefetchTrials::Fastest() {
   float medians[kNumPrefetchings];
   for (int way = 0; way < kNumPrefetchings; ++way) {
     float* const calls = seconds_per_byte_[way];
-    std::nth_element(calls, calls + kCallsOfWay / 2, calls + kCallsOfWay);
-    medians[way] = calls[kCallsOfWay / 2];
+    std::nth_element(calls, calls + kCallsThatCount / 2, calls + kCallsThatCount);
+    medians[way] = calls[kCallsThatCount / 2];
   }
   medians[static_cast<int>(Prefetching::kProcessor)] /= kMinGain;
   return static_cast<Prefetching>(std::min_element(std::begin(medians), std::end(medians)) - std::begin(medians));
@@ -40,15 +42,21 @@ void PrefetchTrials::Run(const kernels::KernelTable& table, GemmArgs args) {
     return table.gemm(args);
   }
   const int64_t num_panels = (args.num_cols + kPanelCols - 1) / kPanelCols, bytes = num_panels * args.panel_bytes;
-  // Other threads may still compute the last trials.
-  const int call = bytes < kMinBytes ? kCalls : num_begun_.fetch_add(1, std::memory_order_relaxed);
-  if (call >= kCalls) return table.gemm(args);
+  if (bytes < kMinBytes || bytes_before_.load(std::memory_order_relaxed) < kBytesBefore) {
+    bytes_before_.fetch_add(bytes, std::memory_order_relaxed);
+    return table.gemm(args);
+  }
+  const int call = num_begun_.fetch_add(1, std::memory_order_relaxed);
+  if (call >= kCalls) return table.gemm(args);  // other threads still compute the last trials
   const int turn = call / kCallsInTurn, way = turn % kNumPrefetchings;
   args.prefetching = static_cast<Prefetching>(way);
   const auto begin = Clock::now();
   table.gemm(args);
-  seconds_per_byte_[way][turn / kNumPrefetchings * kCallsInTurn + call % kCallsInTurn] =
-      static_cast<float>(SecondsSince(begin) / static_cast<double>(bytes));
+  const int place = call % kCallsInTurn - kCallsInTurn / 2;
+  if (place >= 0) {
+    seconds_per_byte_[way][turn / kNumPrefetchings * kCallsInTurn / 2 + place] =
+        static_cast<float>(SecondsSince(begin) / static_cast<double>(bytes));
+  }
   if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == kCalls) {
     choice_.store(static_cast<uint8_t>(Fastest()), std::memory_order_relaxed);
   }
