@@ -12,6 +12,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/tensor/block_panels.h"
 #include "penstock/tensor/exponent_code.h"
 
 namespace penstock {
@@ -72,13 +73,18 @@ uint64_t BytesOf(const TensorInfo& tensor) {
   return count * SizeOf(tensor.dtype);
 }
 
+std::string_view PanelsLayout(WeightFormat format) { return HasQuadWords(format) ? "panels-2" : "panels"; }
+
 absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
   PENSTOCK_ASSIGN_OR_RETURN(tensor.shape, Shape(object));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string layout, Text(object, "layout"));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string format_name, Text(object, "format"));
   const std::optional<WeightFormat> format = WeightFormatOf(format_name);
   if (!format.has_value()) return ModelError("format '{}' is unknown", Excerpt(format_name));
-  if (layout == "panels" && tensor.shape.size() >= 2) {
+  if (layout == "panels" && HasQuadWords(*format)) {
+    return ModelError("an older program stored {} in another order: pack the model again", format_name);
+  }
+  if (layout == PanelsLayout(*format) && tensor.shape.size() >= 2) {
     tensor.packed = *format;
   } else if (layout == kCompressedPanels && tensor.shape.size() == 2 && format == WeightFormat::kBF16) {
     tensor.packed = *format;
@@ -127,7 +133,7 @@ absl::Status CheckExtents(PackedIndex& index) {
 std::string SerializePackedIndex(const PackedIndex& index) {
   json::object tensors;
   for (const TensorInfo& tensor : index.tensors) {
-    const std::string_view plain_layout = tensor.packed.has_value() ? "panels" : "rows";
+    const std::string_view plain_layout = tensor.packed.has_value() ? PanelsLayout(*tensor.packed) : "rows";
     json::object& written =
         (tensors[tensor.name] = json::object{{"shape", json::array(tensor.shape.begin(), tensor.shape.end())},
                                              {"layout", tensor.is_compressed ? kCompressedPanels : plain_layout},

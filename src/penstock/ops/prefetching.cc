@@ -19,7 +19,8 @@ constexpr int64_t kManyRows = 16;
 constexpr int64_t kMinBytes = 16 * 1024;  // smaller calls take as long as a look at the clock
 constexpr int kCallsInTurn = 16;          // the last half counts: the caches keep what the turn before left there
 constexpr float kMinGain = 1.05F;         // less may be noise
-// What is read before the first trial. Right after weights were written, kFar is half as fast again on Zen 4.
+// The weights that are read before the first trial. Right after weights were written, kFar is half as fast again on
+// Zen 4.
 constexpr int64_t kBytesBefore = int64_t{512} << 20;
 
 }  // namespace

@@ -2,9 +2,10 @@
 //
 // A panel keeps the order of the blocks, and within a block the order of its pieces. Each piece is stored for all 32
 // outputs before the next one follows: a scale of f16 becomes [32] scales, and four bytes of codes become [32][4], the
-// operand order of VDPBUSD. Only the fifth bits of kQ5_0 and kQ5_1 change: bit 4 t + j of 32 goes to byte j, bit t, so
-// that a shift moves the bits of four neighbouring inputs to where their codes lie. Nothing is lost, and a panel has as
-// many bytes as its rows.
+// operand order of VDPBUSD: a word of each output. Two things change. Bit 4 t + j of the 32 fifth bits of kQ5_0 and
+// kQ5_1 goes to byte j, bit t, so that a shift moves the bits of four neighbouring inputs to where their codes lie. In
+// kQ2_K to kQ6_K the scales come first, and words follow in the order in which kernels need them (QuadWords), so that
+// they read a panel from its first byte to its last. Nothing is lost, and a panel has as many bytes as its rows.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,29 @@
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
+
+// Where the words for quad `quad` (0..7) lie, the same four inputs of each of four groups of 32, in half `second` (0 or
+// 1) of a block of 256: counted in words of all outputs from the first word on.
+//   low     the first word of low bits: of all groups (kQ2_K, kQ3_K), or of half of them, with the others behind it
+//   high    the word of high bits; kQ3_K and kQ5_K share one for both halves of the block
+struct QuadWords {
+  int low;
+  int high;
+};
+constexpr QuadWords QuadWordsOf(WeightFormat format, int second, int quad) {
+  switch (format) {
+    case WeightFormat::kQ4_K: return {2 * (8 * second + quad), -1};
+    case WeightFormat::kQ5_K: return {second == 0 ? 3 * quad + 1 : 24 + 2 * quad, 3 * quad};
+    case WeightFormat::kQ6_K: return {3 * (8 * second + quad), 3 * (8 * second + quad) + 2};
+    case WeightFormat::kQ3_K: return {second == 0 ? 2 * quad + 1 : 16 + quad, 2 * quad};
+    default: return {8 * second + quad, -1};
+  }
+}
+// Tells whether panels of the format are ordered so, kQ2_K to kQ6_K. Stores of before have another order.
+constexpr bool HasQuadWords(WeightFormat format) {
+  return format == WeightFormat::kQ2_K || format == WeightFormat::kQ3_K || format == WeightFormat::kQ4_K ||
+         format == WeightFormat::kQ5_K || format == WeightFormat::kQ6_K;
+}
 
 // Makes a panel from `num_cols` <= 32 consecutive rows of blocks; the missing outputs are zeros. `rows` and `panel`
 // must not overlap. REQUIRES: IsBlocks(format).

@@ -6,6 +6,7 @@
 
 #include "penstock/kernels/cuda/math.cuh"
 #include "penstock/tensor/block_formats.h"
+#include "penstock/tensor/block_panels.h"
 
 namespace penstock::cuda {
 
@@ -185,7 +186,8 @@ struct BlockCodes<WeightFormat::kQ4_K> {
   template <int kCount>
   static PENSTOCK_DEVICE void Quad(const std::byte* block, int second, int group, int half, int i,
                                    uint32_t (&codes)[kCount]) {
-    ReadWords(block + 512 + kQuadBytes * (16 * second + group / 2 * 8 + 4 * half + i), codes);
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ4_K, second, 4 * half + i);
+    ReadWords(block + 512 + kQuadBytes * (words.low + group / 2), codes);
     for (int j = 0; j < kCount; ++j) codes[j] = HalfOf(codes[j], group % 2);
   }
 };
@@ -194,17 +196,16 @@ template <>
 struct BlockCodes<WeightFormat::kQ5_K> {
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
-  static constexpr int64_t kFifths = 512, kLow = kFifths + 8 * kQuadBytes;
   template <int kCount>
   using Scales = KScales<kCount>;
 
   template <int kCount>
   static PENSTOCK_DEVICE void Quad(const std::byte* block, int second, int group, int half, int i,
                                    uint32_t (&codes)[kCount]) {
-    const int quad = 4 * half + i;
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ5_K, second, 4 * half + i);
     uint32_t fifths[kCount];
-    ReadWords(block + kFifths + kQuadBytes * quad, fifths);
-    ReadWords(block + kLow + kQuadBytes * (16 * second + group / 2 * 8 + quad), codes);
+    ReadWords(block + 512 + kQuadBytes * words.high, fifths);
+    ReadWords(block + 512 + kQuadBytes * (words.low + group / 2), codes);
     for (int j = 0; j < kCount; ++j) {
       codes[j] = HalfOf(codes[j], group % 2) | BitAt<4>(fifths[j], 4 * second + group);
     }
@@ -223,7 +224,7 @@ template <>
 struct BlockCodes<WeightFormat::kQ6_K> {
   static constexpr int kGroup = 16, kOffset = 32;
   static constexpr bool kHasMin = false;
-  static constexpr int64_t kHigh = 32 * kQuadBytes, kScales = 48 * kQuadBytes, kScale = kScales + 16 * kPanelCols;
+  static constexpr int64_t kScale = 0, kScales = 2 * kPanelCols, kWords = kScales + 16 * kPanelCols;
 
   template <int kCount>
   struct Scales {
@@ -245,10 +246,10 @@ struct BlockCodes<WeightFormat::kQ6_K> {
   template <int kCount>
   static PENSTOCK_DEVICE void Quad(const std::byte* block, int second, int group, int half, int i,
                                    uint32_t (&codes)[kCount]) {
-    const int quad = 4 * half + i;
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ6_K, second, 4 * half + i);
     uint32_t high[kCount];
-    ReadWords(block + kHigh + kQuadBytes * (8 * second + quad), high);
-    ReadWords(block + kQuadBytes * (16 * second + group % 2 * 8 + quad), codes);
+    ReadWords(block + kWords + kQuadBytes * words.high, high);
+    ReadWords(block + kWords + kQuadBytes * (words.low + group % 2), codes);
     for (int j = 0; j < kCount; ++j) {
       codes[j] = HalfOf(codes[j], group / 2) | (high[j] >> 2 * group & 0x03030303u) << 4;
     }
@@ -259,7 +260,7 @@ template <>
 struct BlockCodes<WeightFormat::kQ2_K> {
   static constexpr int kGroup = 16, kOffset = 0;
   static constexpr bool kHasMin = true;
-  static constexpr int64_t kCodes = 16 * kPanelCols, kScale = kCodes + 16 * kQuadBytes;
+  static constexpr int64_t kScale = 0, kScales = 4 * kPanelCols, kWords = kScales + 16 * kPanelCols;
 
   template <int kCount>
   struct Scales {
@@ -273,7 +274,7 @@ struct BlockCodes<WeightFormat::kQ2_K> {
     }
     PENSTOCK_DEVICE GroupScales<kCount> Of(int second, int group, int half) const {
       uint32_t both[kCount];
-      ReadBytes(block + kPanelCols * (8 * second + 2 * group + half), both);
+      ReadBytes(block + kScales + kPanelCols * (8 * second + 2 * group + half), both);
       GroupScales<kCount> scales;
       for (int j = 0; j < kCount; ++j) {
         scales.scale[j] = scale[j] * __int2float_rn(static_cast<int32_t>(both[j] & 15));
@@ -286,7 +287,7 @@ struct BlockCodes<WeightFormat::kQ2_K> {
   template <int kCount>
   static PENSTOCK_DEVICE void Quad(const std::byte* block, int second, int group, int half, int i,
                                    uint32_t (&codes)[kCount]) {
-    ReadWords(block + kCodes + kQuadBytes * (8 * second + 4 * half + i), codes);
+    ReadWords(block + kWords + kQuadBytes * QuadWordsOf(WeightFormat::kQ2_K, second, 4 * half + i).low, codes);
     for (int j = 0; j < kCount; ++j) codes[j] = codes[j] >> 2 * group & 0x03030303u;
   }
 };
@@ -307,7 +308,7 @@ template <>
 struct BlockCodes<WeightFormat::kQ3_K> {
   static constexpr int kGroup = 16, kOffset = 4;
   static constexpr bool kHasMin = false;
-  static constexpr int64_t kLow = 8 * kQuadBytes, kScales = 24 * kQuadBytes, kScale = kScales + 12 * kPanelCols;
+  static constexpr int64_t kScale = 0, kScales = 2 * kPanelCols, kWords = kScales + 12 * kPanelCols;
 
   template <int kCount>
   struct Scales {
@@ -328,10 +329,10 @@ struct BlockCodes<WeightFormat::kQ3_K> {
   template <int kCount>
   static PENSTOCK_DEVICE void Quad(const std::byte* block, int second, int group, int half, int i,
                                    uint32_t (&codes)[kCount]) {
-    const int quad = 4 * half + i;
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ3_K, second, 4 * half + i);
     uint32_t high[kCount];
-    ReadWords(block + kQuadBytes * quad, high);
-    ReadWords(block + kLow + kQuadBytes * (8 * second + quad), codes);
+    ReadWords(block + kWords + kQuadBytes * words.high, high);
+    ReadWords(block + kWords + kQuadBytes * words.low, codes);
     for (int j = 0; j < kCount; ++j) {
       codes[j] = (codes[j] >> 2 * group & 0x03030303u) | BitAt<2>(high[j], 4 * second + group);
     }

@@ -7,9 +7,12 @@
 
 #include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/tensor/block_formats.h"
+#include "penstock/tensor/block_panels.h"
 
 namespace penstock::kernels {
 namespace {
+
+constexpr int64_t kGroupInputs = 32;
 
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 typedef uint8_t Bytes32 __attribute__((vector_size(32)));
@@ -47,6 +50,20 @@ template <class I>
 [[gnu::always_inline]] inline typename I::Codes HalfOf(typename I::Codes codes, int half) {
   return I::And(I::ShiftRight(codes, 4 * half), 15);
 }
+// The codes of a quad in four groups that share their bytes. In the first, the halves of bytes are those of groups 0
+// and 1, and 8 quads behind them those of groups 2 and 3. In the second, pairs of bits are those of groups 0 to 3.
+template <class I>
+[[gnu::always_inline]] inline void FourNibbles(const std::byte* source, typename I::Codes (&codes)[4]) {
+  Unrolled<4>([&](auto group) __attribute__((always_inline)) {
+    codes[group] = HalfOf<I>(I::Load(source + group / 2 * kQuadBytes), group % 2);
+  });
+}
+template <class I>
+[[gnu::always_inline]] inline void FourPairs(const std::byte* source, typename I::Codes (&codes)[4]) {
+  const auto pairs = I::Load(source);
+  Unrolled<4>([&](auto group)
+                  __attribute__((always_inline)) { codes[group] = I::And(I::ShiftRight(pairs, 2 * group), 3); });
+}
 // Moves bit `from` of each byte to bit kTo and clears the others. REQUIRES: 0 <= from <= 7.
 template <class I, int kTo>
 [[gnu::always_inline]] inline typename I::Codes BitAt(typename I::Codes codes, int from) {
@@ -58,11 +75,29 @@ template <class I, int kTo>
 //   kOffset  a code counts as code - kOffset; 128: codes are multiplied as signed bytes
 //   kHasMin  every weight is code * scale + min
 //   Quad(block, second, group, half, i)   the codes of a quad
+//   Quads(block, second, quad, codes)     instead of Quad, if groups share bytes: quad 0 to 7 of groups 0 to 3
 //   Scales(block)                         what its scales have in common
 //     .Scale(vec, second, group, half)      the scales of 16 outputs; `vec` (0 or 1) selects them
 //     .Min(vec, second, group, half)        their minima
 template <class I, WeightFormat kFormat>
 struct BlockCodes;
+
+template <class Codes>
+constexpr bool kSharesBytes = requires {
+  &Codes::Quads;
+};
+
+// Returns Codes::Quad, where its speed matters little, of groups that share bytes, too.
+template <class I, class Codes>
+[[gnu::always_inline]] inline typename I::Codes QuadOf(const std::byte* block, int second, int group, int half, int i) {
+  if constexpr (kSharesBytes<Codes>) {
+    typename I::Codes codes[4];
+    Codes::Quads(block, second, 4 * half + i, codes);
+    return group < 2 ? (group == 0 ? codes[0] : codes[1]) : (group == 2 ? codes[2] : codes[3]);
+  } else {
+    return Codes::Quad(block, second, group, half, i);
+  }
+}
 
 // A block of 32 weights with a scale, and a minimum behind it.
 template <class V>
@@ -187,8 +222,9 @@ struct BlockCodes<I, WeightFormat::kQ4_K> {
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
-    return HalfOf<I>(I::Load(block + 512 + kQuadBytes * (16 * second + group / 2 * 8 + 4 * half + i)), group % 2);
+  [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
+                                           typename I::Codes (&codes)[4]) {
+    FourNibbles<I>(block + 512 + kQuadBytes * QuadWordsOf(WeightFormat::kQ4_K, second, quad).low, codes);
   }
 };
 
@@ -197,12 +233,15 @@ struct BlockCodes<I, WeightFormat::kQ5_K> {
   using Scales = KScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
-  static constexpr int64_t kFifths = 512, kLow = kFifths + 8 * kQuadBytes;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
-    const int64_t quad = 4 * half + i;
-    return I::Or(HalfOf<I>(I::Load(block + kLow + kQuadBytes * (16 * second + group / 2 * 8 + quad)), group % 2),
-                 BitAt<I, 4>(I::Load(block + kFifths + kQuadBytes * quad), 4 * second + group));
+  [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
+                                           typename I::Codes (&codes)[4]) {
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ5_K, second, quad);
+    FourNibbles<I>(block + 512 + kQuadBytes * words.low, codes);
+    const auto fifths = I::ShiftRight(I::Load(block + 512 + kQuadBytes * words.high), 4 * second);
+    Unrolled<4>([&](auto group) __attribute__((always_inline)) {
+      codes[group] = I::Or(codes[group], I::And(I::ShiftLeft(fifths, 4 - group), 16));
+    });
   }
 };
 
@@ -222,26 +261,29 @@ struct BlockCodes<I, WeightFormat::kQ6_K> {
   using V = typename I::Vec;
   static constexpr int kGroup = 16, kOffset = 32;
   static constexpr bool kHasMin = false;
-  static constexpr int64_t kHigh = 32 * kQuadBytes, kScales = 48 * kQuadBytes, kScale = kScales + 16 * kPanelCols;
+  static constexpr int64_t kScale = 0, kScales = 2 * kPanelCols, kWords = kScales + 16 * kPanelCols;
 
-  struct Scales {
-    const std::byte* codes = nullptr;
-    V scale[kVecsPerPanel];
-
+  struct Scales : SignedScales<V, 16> {
     Scales() = default;
-    [[gnu::always_inline]] explicit Scales(const std::byte* block) : codes(block + kScales) {
-      for (int v = 0; v < kVecsPerPanel; ++v) scale[v] = Halves<V>(block + kScale, v);
+    [[gnu::always_inline]] explicit Scales(const std::byte* block) {
+      for (int v = 0; v < kVecsPerPanel; ++v) this->scale[v] = Halves<V>(block + kScale, v);
+      __builtin_memcpy(this->codes, block + kScales, sizeof(this->codes));
     }
     [[gnu::always_inline]] V Scale(int vec, int second, int group, int half) const {
-      return Mul(scale[vec], V::LoadSignedCodes(codes + kPanelCols * (8 * second + 2 * group + half) + 16 * vec));
+      return this->At(vec, 8 * second + 2 * group + half);
     }
   };
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
-    const int64_t quad = 4 * half + i;
-    const auto low = I::Load(block + kQuadBytes * (16 * second + group % 2 * 8 + quad));
-    const auto high = I::Load(block + kHigh + kQuadBytes * (8 * second + quad));
-    return I::Or(HalfOf<I>(low, group / 2), I::ShiftLeft(I::And(I::ShiftRight(high, 2 * group), 3), 4));
+  [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
+                                           typename I::Codes (&codes)[4]) {
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ6_K, second, quad);
+    const std::byte* low = block + kWords + kQuadBytes * words.low;
+    const auto even = I::Load(low), odd = I::Load(low + kQuadBytes);
+    const auto high = I::Load(block + kWords + kQuadBytes * words.high);
+    codes[0] = I::Or(I::And(even, 15), I::And(I::ShiftLeft(high, 4), 48));
+    codes[1] = I::Or(I::And(odd, 15), I::And(I::ShiftLeft(high, 2), 48));
+    codes[2] = I::Or(HalfOf<I>(even, 1), I::And(high, 48));
+    codes[3] = I::Or(HalfOf<I>(odd, 1), I::And(I::ShiftRight(high, 2), 48));
   }
 };
 
@@ -250,19 +292,20 @@ struct BlockCodes<I, WeightFormat::kQ2_K> {
   using V = typename I::Vec;
   static constexpr int kGroup = 16, kOffset = 0;
   static constexpr bool kHasMin = true;
-  static constexpr int64_t kCodes = 16 * kPanelCols, kScale = kCodes + 16 * kQuadBytes;
+  static constexpr int64_t kScale = 0, kScales = 4 * kPanelCols, kWords = kScales + 16 * kPanelCols;
 
   struct Scales {
-    const std::byte* block = nullptr;
     V scale[kVecsPerPanel];
     V minus_min[kVecsPerPanel];
+    alignas(32) std::byte codes[16][kPanelCols];
 
     Scales() = default;
-    [[gnu::always_inline]] explicit Scales(const std::byte* start) : block(start) {
+    [[gnu::always_inline]] explicit Scales(const std::byte* block) {
       for (int v = 0; v < kVecsPerPanel; ++v) {
         scale[v] = Halves<V>(block + kScale, v);
         minus_min[v] = Sub(V::Zero(), Halves<V>(block + kScale + 64, v));
       }
+      __builtin_memcpy(codes, block + kScales, sizeof(codes));
     }
     [[gnu::always_inline]] V Scale(int vec, int second, int group, int half) const {
       return Mul(scale[vec], UnsignedFloats<V>(Packed(vec, second, group, half) & 15));
@@ -273,13 +316,13 @@ struct BlockCodes<I, WeightFormat::kQ2_K> {
 
    private:
     [[gnu::always_inline]] Bytes16 Packed(int vec, int second, int group, int half) const {
-      return LoadBytes16(block + kPanelCols * (8 * second + 2 * group + half) + 16 * vec);
+      return LoadBytes16(codes[8 * second + 2 * group + half] + 16 * vec);
     }
   };
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
-    const auto four = I::Load(block + kCodes + kQuadBytes * (8 * second + 4 * half + i));
-    return I::And(I::ShiftRight(four, 2 * group), 3);
+  [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
+                                           typename I::Codes (&codes)[4]) {
+    FourPairs<I>(block + kWords + kQuadBytes * QuadWordsOf(WeightFormat::kQ2_K, second, quad).low, codes);
   }
 };
 
@@ -288,7 +331,7 @@ struct BlockCodes<I, WeightFormat::kQ3_K> {
   using V = typename I::Vec;
   static constexpr int kGroup = 16, kOffset = 4;
   static constexpr bool kHasMin = false;
-  static constexpr int64_t kLow = 8 * kQuadBytes, kScales = 24 * kQuadBytes, kScale = kScales + 12 * kPanelCols;
+  static constexpr int64_t kScale = 0, kScales = 2 * kPanelCols, kWords = kScales + 12 * kPanelCols;
 
   struct Scales : SignedScales<V, 16> {
     Scales() = default;
@@ -309,11 +352,15 @@ struct BlockCodes<I, WeightFormat::kQ3_K> {
     }
   };
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
-    const int64_t quad = 4 * half + i;
-    const auto four = I::Load(block + kLow + kQuadBytes * (8 * second + quad));
-    return I::Or(I::And(I::ShiftRight(four, 2 * group), 3),
-                 BitAt<I, 2>(I::Load(block + kQuadBytes * quad), 4 * second + group));
+  [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
+                                           typename I::Codes (&codes)[4]) {
+    const QuadWords words = QuadWordsOf(WeightFormat::kQ3_K, second, quad);
+    FourPairs<I>(block + kWords + kQuadBytes * words.low, codes);
+    const auto thirds = I::ShiftRight(I::Load(block + kWords + kQuadBytes * words.high), 4 * second);
+    codes[0] = I::Or(codes[0], I::And(I::ShiftLeft(thirds, 2), 4));
+    codes[1] = I::Or(codes[1], I::And(I::ShiftLeft(thirds, 1), 4));
+    codes[2] = I::Or(codes[2], I::And(thirds, 4));
+    codes[3] = I::Or(codes[3], I::And(I::ShiftRight(thirds, 1), 4));
   }
 };
 

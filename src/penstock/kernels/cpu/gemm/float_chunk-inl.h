@@ -12,7 +12,6 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr int64_t kGroupInputs = 32;
 constexpr int64_t kChunkInputs = 256;
 
 typedef uint16_t Halves8 __attribute__((vector_size(16)));
@@ -88,7 +87,7 @@ struct QuadWeights {
   [[gnu::always_inline]] QuadWeights(const std::byte* block, const typename Codes::Scales& scales, int vec, int group,
                                      int half, int i)
       : scale(scales.Scale(vec, group / 4, group % 4, half)) {
-    const typename I::Codes codes = Codes::Quad(block + 64 * vec, group / 4, group % 4, half, i);
+    const typename I::Codes codes = QuadOf<I, Codes>(block + 64 * vec, group / 4, group % 4, half, i);
     __builtin_memcpy(&words, &codes, 64);
     if constexpr (Codes::kHasMin) min = scales.Min(vec, group / 4, group % 4, half);
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "penstock/kernels/cpu/gemm/block_codes-inl.h"
+#include "penstock/kernels/cpu/gemm/block_tile-inl.h"
 #include "penstock/kernels/cpu/gemm/float_chunk-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
@@ -18,162 +19,6 @@ namespace {
 
 // A chunk is made again for each block of rows: the more rows in a block, the less this costs.
 constexpr int64_t kMaxBlockTiles = 32;
-
-// Tiles of half as many rows multiply so few rows without a chunk.
-constexpr int64_t kFewRows = 8;
-
-// Few rows: memory is the limit. A tile unpacks codes as it goes, so that it asks for memory evenly. Copies in the
-// cache cost a fifth of the speed at one row.
-template <class I, WeightFormat kFormat>
-struct BlockSteps {
-  using Ints = I;
-  using Vec = typename I::Vec;
-  static constexpr WeightFormat kWeights = kFormat;
-  static constexpr int kRows = I::kRows < kFewRows / 2 ? I::kRows : kFewRows / 2;
-  static constexpr int64_t kBlockInputs = BlockElements(kFormat) < kInt8Group ? kInt8Group : BlockElements(kFormat);
-  static constexpr int64_t kBlockBytes = kBlockInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
-};
-
-template <class Steps, int kTileRows>
-struct BlockTile {
-  using I = typename Steps::Ints;
-  using V = typename I::Vec;
-  using Codes = BlockCodes<I, Steps::kWeights>;
-  static constexpr int kVecs = V::kPanelVecs;
-  static constexpr int64_t kElements = BlockElements(Steps::kWeights);
-  static constexpr int64_t kOwnBytes = BlockBytes(Steps::kWeights) * kPanelCols;
-  // The bytes of 128 inputs, and whether each of four groups calls Prefetch::Issue twice; a call covers 512 bytes.
-  static constexpr int64_t kGroupBytes = Steps::kBlockBytes * kInt8Group / Steps::kBlockInputs;
-  static constexpr bool kAsksTwice = kGroupBytes > 5 * Prefetch::kBytes;
-
-  [[gnu::always_inline]] static void Run(TileRun& run) {
-    const int64_t num_groups = (run.inner_dim + kInt8Group - 1) / kInt8Group;
-    typename Codes::Scales scales{};
-    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* w = run.w;
-      float* sums = run.sums + 16 * first_vec;
-      Int8Rows<kTileRows> x(run);
-      RowPointers<kTileRows> code_sums(
-          run.x + num_groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) + run.begin / 8,
-          run.x_stride_bytes);
-      for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
-        asm("" : "+r"(sums));  // see Int8Tile
-        const int64_t rest = run.inner_dim - k;
-        const int num_of_four = rest < kInt8Group ? static_cast<int>((rest + kGroupInputs - 1) / kGroupInputs) : 4;
-        const bool is_second = kElements > kInt8Group && (k - run.begin) % kElements != 0;
-        run.prefetch.StartGroupAt(is_second ? w + kGroupBytes : w);
-        if (kElements > kInt8Group && !is_second) scales = typename Codes::Scales(w);
-        Multiply128(w, scales, is_second ? 1 : 0, num_of_four, first_vec, x, code_sums, run.prefetch, sums);
-        x.codes.Advance(kInt8Group);
-        x.groups.Advance(sizeof(Int8RowGroup));
-        code_sums.Advance(16);
-        if (kElements <= kInt8Group || is_second) w += Steps::kBlockBytes;
-      }
-    }
-  }
-
- private:
-  // Multiplies 128 inputs: four groups of a block of 256, or a block for each group. `scales`: of a block of 256.
-  [[gnu::always_inline]] static void Multiply128(const std::byte* w, const typename Codes::Scales& scales, int second,
-                                                 int num_groups, int first_vec, const Int8Rows<kTileRows>& x,
-                                                 const RowPointers<kTileRows>& code_sums, Prefetch& prefetch,
-                                                 float* sums) {
-    V parts[kTileRows][kVecs];
-    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
-    });
-    RowPointers<kTileRows> codes = x.codes, own_sums = code_sums;
-    if constexpr (kGroupBytes > 4 * Prefetch::kBytes) prefetch.Issue();
-    for (int group = 0; group < num_groups; ++group) {
-      if constexpr (kElements > kInt8Group) {
-        MultiplyGroup(w, scales, second, group, first_vec, codes, own_sums, prefetch, parts);
-      } else {
-        const std::byte* block = w + group * kOwnBytes;
-        MultiplyGroup(block, typename Codes::Scales(block), 0, 0, first_vec, codes, own_sums, prefetch, parts);
-      }
-      codes.Advance(kGroupInputs);
-      own_sums.Advance(4);
-    }
-    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      const V x_scale = V::Set(FloatAt(x.groups[r]));
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-        float* sum = sums + r * kPanelCols + 16 * v;
-        Fma(parts[r][v], x_scale, V::Load(sum)).Store(sum);
-      });
-    });
-  }
-
-  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* block, const typename Codes::Scales& scales,
-                                                   int second, int group, int first_vec,
-                                                   const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
-                                                   Prefetch& prefetch, V (&parts)[kTileRows][kVecs]) {
-    prefetch.Issue();
-    I dots[kTileRows][kVecs];
-    if constexpr (Codes::kGroup == kGroupInputs) Start(sums, 1, 1, dots);
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (Codes::kGroup < kGroupInputs) Start(sums, 1 - half, half, dots);
-      MultiplyHalf(block, second, group, half, first_vec, x, dots);
-      if constexpr (Codes::kGroup < kGroupInputs) {
-        AddTo(parts, dots, scales, second, group, half, first_vec, sums, 1 - half, half);
-      }
-    }
-    if constexpr (kAsksTwice) prefetch.Issue();
-    if constexpr (Codes::kGroup == kGroupInputs) {
-      AddTo(parts, dots, scales, second, group, 0, first_vec, sums, 1, 1);
-    }
-  }
-
-  // Starts sums of products over the halves of a group that have the factor 1.
-  [[gnu::always_inline]] static void Start(const RowPointers<kTileRows>& sums, int first, int second,
-                                           I (&dots)[kTileRows][kVecs]) {
-    constexpr bool kCorrects = Codes::kOffset != 0 && (Codes::kOffset != 128 || I::kDotsAreUnsigned);
-    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      I start = I::Zero();
-      if constexpr (kCorrects) start = I::SumOfPair(sums[r], -Codes::kOffset * first, -Codes::kOffset * second);
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = start; });
-    });
-  }
-
-  [[gnu::always_inline]] static void MultiplyHalf(const std::byte* block, int second, int group, int half,
-                                                  int first_vec, const RowPointers<kTileRows>& x,
-                                                  I (&dots)[kTileRows][kVecs]) {
-    RowPointers<kTileRows> own = x;
-    own.Advance(16 * half);
-    Unrolled<4>([&](auto i) __attribute__((always_inline)) {
-      typename I::Codes codes[kVecs];
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-        codes[v] = Codes::Quad(block + 64 * (first_vec + v), second, group, half, i.value);
-      });
-      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-        Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-          if constexpr (Codes::kOffset == 128) {
-            dots[r][v] = I::DotInt8(codes[v], own[r] + 4 * i.value, dots[r][v]);
-          } else {
-            dots[r][v] = I::DotSmall(codes[v], own[r] + 4 * i.value, dots[r][v]);
-          }
-        });
-      });
-    });
-  }
-
-  [[gnu::always_inline]] static void AddTo(V (&parts)[kTileRows][kVecs], const I (&dots)[kTileRows][kVecs],
-                                           const typename Codes::Scales& scales, int second, int group, int half,
-                                           int first_vec, const RowPointers<kTileRows>& sums, int of_first,
-                                           int of_second) {
-    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-      const V scale = scales.Scale(first_vec + v, second, group, half);
-      V min;
-      if constexpr (Codes::kHasMin) min = scales.Min(first_vec + v, second, group, half);
-      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-        parts[r][v] = Fma(dots[r][v].template ToFloats<V>(), scale, parts[r][v]);
-        if constexpr (Codes::kHasMin) {
-          const V sum = I::SumOfPair(sums[r], of_first, of_second).template ToFloats<V>();
-          parts[r][v] = Fma(sum, min, parts[r][v]);
-        }
-      });
-    });
-  }
-};
 
 // A chunk as codes of 8 bits in the operand order of VDPBUSD, with the scales and minima of each group and output.
 struct CodeChunk {
@@ -366,6 +211,21 @@ struct CodeTile {
   }
 };
 
+// Stores the codes of half a block whose groups share bytes.
+template <class I, class Codes, bool kAsSigned>
+[[gnu::always_inline]] inline void StoreHalfBlock(const std::byte* block, int second, std::byte* target) {
+  for (int quad = 0; quad < 8; ++quad) {
+    Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
+      typename I::Codes codes[4];
+      Codes::Quads(block + 64 * v, second, quad, codes);
+      Unrolled<4>([&](auto group) __attribute__((always_inline)) {
+        if constexpr (kAsSigned && Codes::kOffset != 0) codes[group] = I::Subtract(codes[group], Codes::kOffset);
+        __builtin_memcpy(target + kQuadBytes * (8 * group + quad) + 64 * v, &codes[group], 64);
+      });
+    });
+  }
+}
+
 // Makes a CodeChunk from inputs [first, first + count) of a panel; `first` is a multiple of kChunkInputs. With
 // `kAsSigned` codes are signed bytes without offset. With `kInPlace` they stay in the panel.
 template <class I, WeightFormat kFormat, bool kAsSigned = false, bool kInPlace = false>
@@ -380,15 +240,20 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
     const int group = static_cast<int>(k % kElements / kGroupInputs), second = group / 4;
     if (group == 0) scales = typename Codes::Scales(block);
     next_chunk.Issue<kInPlace>();
-    for (int half = 0; !kInPlace && half < 2; ++half) {
-      Unrolled<4>([&](auto i) __attribute__((always_inline)) {
-        Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
-          typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
-          if constexpr (kAsSigned && Codes::kOffset != 0) quad = I::Subtract(quad, Codes::kOffset);
-          __builtin_memcpy(codes + kQuadBytes * i + 64 * v, &quad, 64);
+    if constexpr (kSharesBytes<Codes>) {
+      if (group % 4 == 0) StoreHalfBlock<I, Codes, kAsSigned>(block, second, codes);
+      codes += 8 * kQuadBytes;
+    } else {
+      for (int half = 0; !kInPlace && half < 2; ++half) {
+        Unrolled<4>([&](auto i) __attribute__((always_inline)) {
+          Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
+            typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
+            if constexpr (kAsSigned && Codes::kOffset != 0) quad = I::Subtract(quad, Codes::kOffset);
+            __builtin_memcpy(codes + kQuadBytes * i + 64 * v, &quad, 64);
+          });
         });
-      });
-      codes += 4 * kQuadBytes;
+        codes += 4 * kQuadBytes;
+      }
     }
     for (int half = 0; half < kGroupInputs / Codes::kGroup; ++half) {
       const int64_t idx = k / Codes::kGroup + half;
@@ -442,19 +307,21 @@ void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int
   });
 }
 
+// More rows read chunks. With AVX-512, chunks pay earlier if codes stay in place or take many operations to unpack.
+// Time of 8 rows with chunks on Zen 4: q8_0 0.74, q3_k 0.78, nvfp4 0.84, q6_k 0.86, q2_k and q5_k 0.95, q4_k 1.09,
+// other formats 1.1 to 1.25. With AVX2 they take as long, and q8_0 1.1 times.
+template <class I, WeightFormat kFormat, bool kInPlace>
+constexpr int64_t kMaxFewRows = I::Vec::kPanelVecs == 1 ? kFewRows
+                                : kInPlace || kFormat == WeightFormat::kQ3_K || kFormat == WeightFormat::kNvfp4 ? 4
+                                : HasQuadWords(kFormat) && kFormat != WeightFormat::kQ4_K                       ? 6
+                                                                                          : kFewRows;
+
 template <class I, WeightFormat kFormat>
 void RunBlockCodesGemm(const GemmArgs& args) {
   if constexpr (kFormat != WeightFormat::kFp8) {
     using Codes = BlockCodes<I, kFormat>;
     constexpr bool kInPlace = kFormat == WeightFormat::kQ8_0;
-    // With AVX-512, chunks pay for 8 rows if codes stay in place or take many operations to unpack. Time of 8
-    // rows on Zen 4: q8_0 0.74, q3_k, q5_k and nvfp4 0.84; q2_k, q4_k and q6_k as long; other formats 1.1 to 1.25. With
-    // AVX2 q8_0 takes 1.1 times as long.
-    constexpr bool kIsSlowToUnpack =
-        kFormat == WeightFormat::kQ3_K || kFormat == WeightFormat::kQ5_K || kFormat == WeightFormat::kNvfp4;
-    constexpr bool kHasEarlyChunks = (kInPlace || kIsSlowToUnpack) && I::Vec::kPanelVecs == 2;
-    constexpr int64_t kMaxFew = kHasEarlyChunks ? kFewRows / 2 : kFewRows;
-    if (args.num_rows <= kMaxFew) return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
+    if (args.num_rows <= kMaxFewRows<I, kFormat, kInPlace>) return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
     constexpr int64_t kBytesOfBlock = BlockBytes(kFormat) * kPanelCols;
     using Steps = CodeSteps<I, Codes::kGroup, kKindOf<Codes>, kQuadsInSum<I, Codes>, kInPlace ? kBytesOfBlock : 0>;
     RunCodesGemm<Steps>(args, MakeCodes<I, kFormat, false, kInPlace>,
