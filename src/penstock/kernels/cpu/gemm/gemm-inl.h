@@ -57,11 +57,11 @@ inline float FloatAt(const std::byte* source) {
 //
 // Two or more lines come from two pages: the second half of one and the first half of the page after it. On Cascade
 // Lake, memory delivers a tenth more from two pages at a time than from one after another. On Zen 4 it delivers less
-// than when the processor alone prefetches: one row of q4_k reads 14 GB/s instead of 24, and one of int8 20 instead of
-// 28. The processor falls behind where a tile pauses between reads: to unpack codes, or for several rows. There it
-// helps to ask for lines far ahead, into the L2 cache. On Zen 4 one row of q6_k then reads 18 to 20 GB/s instead of 9,
-// while int8 loses a quarter. On Zen 5 nearly all formats gain: one row of q4_k reads 40 to 57 GB/s instead of 28. For
-// two tiles or more it brought nothing there. So each format's way is measured on the machine (ops/prefetching.h).
+// than when the processor alone prefetches: one row of q4_k reads 21 GB/s instead of 31, and one of int8 20 instead of
+// 28. The processor falls behind where a tile pauses between reads, to unpack codes for several rows. There it helps to
+// ask for lines far ahead, into the L2 cache. On Zen 4 four rows of q4_k then read 18 GB/s instead of 13, while one of
+// int8 loses a quarter. On Zen 5 nearly all formats gained. For two tiles or more it brought nothing there. So the way
+// is chosen while a program computes (ops/prefetching.h).
 struct Prefetch {
   int64_t ahead;  // distance from the current read: exact for one line, in whole pages for more
   int lines;
