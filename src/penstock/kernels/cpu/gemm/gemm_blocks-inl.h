@@ -240,6 +240,13 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
     const int group = static_cast<int>(k % kElements / kGroupInputs), second = group / 4;
     if (group == 0) scales = typename Codes::Scales(block);
     next_chunk.Issue<kInPlace>();
+    for (int half = 0; half < kGroupInputs / Codes::kGroup; ++half) {
+      const int64_t idx = k / Codes::kGroup + half;
+      for (int v = 0; v < kVecsPerPanel; ++v) {
+        scales.Scale(v, second, group % 4, half).Store(chunk->scales[idx] + 16 * v);
+        if constexpr (Codes::kHasMin) scales.Min(v, second, group % 4, half).Store(chunk->mins[idx] + 16 * v);
+      }
+    }
     if constexpr (kSharesBytes<Codes>) {
       if (group % 4 == 0) StoreHalfBlock<I, Codes, kAsSigned>(block, second, codes);
       codes += 8 * kQuadBytes;
@@ -253,13 +260,6 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
           });
         });
         codes += 4 * kQuadBytes;
-      }
-    }
-    for (int half = 0; half < kGroupInputs / Codes::kGroup; ++half) {
-      const int64_t idx = k / Codes::kGroup + half;
-      for (int v = 0; v < kVecsPerPanel; ++v) {
-        scales.Scale(v, second, group % 4, half).Store(chunk->scales[idx] + 16 * v);
-        if constexpr (Codes::kHasMin) scales.Min(v, second, group % 4, half).Store(chunk->mins[idx] + 16 * v);
       }
     }
   }

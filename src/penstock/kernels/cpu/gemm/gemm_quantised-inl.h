@@ -203,14 +203,23 @@ struct HqqTile {
       const std::byte* block = run.w;
       float* sums = run.sums + 16 * first_vec;
       Int8Rows<kTileRows> x(run);
+      [[maybe_unused]] alignas(64) std::byte copy[kHqqHeaderBytes];
       for (int64_t begin = run.begin; begin < run.end; begin += kHqqBlock) {
         const int64_t rest = run.end - begin;
         const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : kHqqBlock / 64;
+        // Reads the header before the codes behind it, because a processor asks ahead for bytes that are read in order.
+        // On Zen 4, 1 and 4 rows of hqq4 take 0.87 of the time then, but those of hqq3 1.15 and 1.04. With AVX2, 4 rows
+        // of hqq4 take 1.04 of it.
+        const std::byte* header = block;
+        if constexpr (Steps::kWeights == WeightFormat::kHqq4 && (kTileRows == 1 || kVecs == 2)) {
+          __builtin_memcpy(copy, block, sizeof(copy));
+          header = copy;
+        }
         for (int group = 0; group < num_groups; ++group) {
           const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
           asm("" : "+r"(sums));  // see Int8Tile
           run.prefetch.StartGroupAt(data);
-          MultiplyGroup(block, group, data, first_vec, x, run.prefetch, sums);
+          MultiplyGroup(header, group, data, first_vec, x, run.prefetch, sums);
           x.codes.Advance(64);
           if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
         }
