@@ -132,17 +132,29 @@ void Interleave(const std::byte* source, int64_t row_bytes, int64_t num_cols, st
 typedef uint32_t Words4 __attribute__((vector_size(16)));
 
 // Writes four units of four bytes of all outputs, which are 32. For whole blocks this takes two thirds of the time.
-void InterleaveFourWords(const std::byte* source, int64_t row_bytes, std::byte* const (&targets)[4]) {
+void InterleaveFourWords(const std::byte* source, int64_t row_bytes, std::byte* first, std::byte* second,
+                         std::byte* third, std::byte* fourth) {
   for (int64_t col = 0; col < kPanelCols; col += 4) {
-    Words4 rows[4];
-    for (int64_t i = 0; i < 4; ++i) std::memcpy(&rows[i], source + (col + i) * row_bytes, 16);
-    const Words4 a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
-    const Words4 b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
-    const Words4 c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
-    const Words4 d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
-    const Words4 units[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
-                             __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
-    for (int64_t i = 0; i < 4; ++i) std::memcpy(targets[i] + 4 * col, &units[i], 16);
+    // Not in a loop, which GCC 12 would not unroll: this made panels three times as fast.
+    const auto words_of = [&](int64_t row) {
+      Words4 words;
+      std::memcpy(&words, source + row * row_bytes, 16);
+      return words;
+    };
+    const Words4 row_0 = words_of(col), row_1 = words_of(col + 1);
+    const Words4 row_2 = words_of(col + 2), row_3 = words_of(col + 3);
+    const Words4 a = __builtin_shufflevector(row_0, row_1, 0, 4, 1, 5);
+    const Words4 b = __builtin_shufflevector(row_2, row_3, 0, 4, 1, 5);
+    const Words4 c = __builtin_shufflevector(row_0, row_1, 2, 6, 3, 7);
+    const Words4 d = __builtin_shufflevector(row_2, row_3, 2, 6, 3, 7);
+    const Words4 of_first = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    const Words4 of_second = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    const Words4 of_third = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    const Words4 of_fourth = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+    std::memcpy(first + 4 * col, &of_first, 16);
+    std::memcpy(second + 4 * col, &of_second, 16);
+    std::memcpy(third + 4 * col, &of_third, 16);
+    std::memcpy(fourth + 4 * col, &of_fourth, 16);
   }
 }
 
@@ -164,8 +176,8 @@ void InterleavePiece(WeightFormat format, const Piece& piece, const std::byte* s
   const auto target_of = [&](int64_t unit) { return target + PlaceOf(format, piece, unit) * unit_bytes * kPanelCols; };
   int64_t unit = 0;
   for (; unit_bytes == 4 && num_cols == kPanelCols && unit + 4 <= count; unit += 4) {
-    InterleaveFourWords(source + 4 * unit, row_bytes,
-                        {target_of(unit), target_of(unit + 1), target_of(unit + 2), target_of(unit + 3)});
+    InterleaveFourWords(source + 4 * unit, row_bytes, target_of(unit), target_of(unit + 1), target_of(unit + 2),
+                        target_of(unit + 3));
   }
   for (; unit < count; ++unit) {
     const std::byte* own = source + unit * unit_bytes;
