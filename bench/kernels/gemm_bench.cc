@@ -88,7 +88,7 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
     });
     matrix_idx = (matrix_idx + 1) % num_matrices;
   };
-  while (!trials.is_done()) multiply();
+  while (HasPrefetchingChoice(kind.x_format, kind.w_format, num_rows) && !trials.is_done()) multiply();
   const ProbedRates before(pool, kind.arithmetic);
   const auto start = std::chrono::steady_clock::now();
   for (auto _ : state) multiply();

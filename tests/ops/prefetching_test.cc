@@ -1,6 +1,5 @@
 #include "penstock/ops/prefetching.h"
 
-#include <chrono>
 #include <thread>
 #include <vector>
 

@@ -63,11 +63,14 @@ void PrefetchTrials::Run(const kernels::KernelTable& table, GemmArgs args) {
   }
 }
 
-void RunGemm(const kernels::KernelTable& kernels, const GemmArgs& args) {
+bool HasPrefetchingChoice(kernels::RowFormat x_format, WeightFormat w_format, int64_t num_rows) {
   // Rows of floats multiply codes that were unpacked into a cache.
-  const bool has_choice =
-      args.x_format == kernels::RowFormat::kInt8 || TraitsOf(args.w_format).kind == WeightKind::kFloat;
-  if (args.num_rows >= kManyRows || args.num_rows == 0 || !has_choice) return kernels.gemm(args);
+  const bool reads_codes = x_format == kernels::RowFormat::kInt8 || TraitsOf(w_format).kind == WeightKind::kFloat;
+  return num_rows > 0 && num_rows < kManyRows && reads_codes;
+}
+
+void RunGemm(const kernels::KernelTable& kernels, const GemmArgs& args) {
+  if (!HasPrefetchingChoice(args.x_format, args.w_format, args.num_rows)) return kernels.gemm(args);
   constexpr int kRowClasses = std::bit_width(static_cast<uint64_t>(kManyRows)) - 1;
   static PrefetchTrials trials[std::size(kWeightFormats)][3][kRowClasses];
   const int row_class = std::bit_width(static_cast<uint64_t>(args.num_rows)) - 1;

@@ -36,6 +36,9 @@ class PrefetchTrials {
   float seconds_per_byte_[kernels::kNumPrefetchings][kCallsThatCount] = {};
 };
 
+// Tells whether these products have a choice: few rows, which read weights from memory as they lie there.
+bool HasPrefetchingChoice(kernels::RowFormat x_format, WeightFormat w_format, int64_t num_rows);
+
 // Computes kernels.gemm(args) in the way that is fastest for its formats and its number of rows on this machine.
 void RunGemm(const kernels::KernelTable& kernels, const kernels::GemmArgs& args);
 

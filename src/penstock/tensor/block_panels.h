@@ -15,14 +15,15 @@
 
 namespace penstock {
 
-// Where the words for quad `quad` (0..7) lie, the same four inputs of each of four groups of 32, in half `second` (0 or
-// 1) of a block of 256: counted in words of all outputs from the first word on.
-//   low     the first word of low bits: of all groups (kQ2_K, kQ3_K), or of half of them, with the others behind it
-//   high    the word of high bits; kQ3_K and kQ5_K share one for both halves of the block
+// QuadWords says where a panel's block of 256 has the codes of one quad, in all four groups of 32 of half a block. A
+// quad is four neighbouring inputs of a group. Both fields count words of all outputs from the first word on:
+//   low     the word of the low bits of all groups (kQ2_K, kQ3_K), or of two groups, with the other two behind it
+//   high    the word of the high bits, or -1; in kQ3_K and kQ5_K both halves of the block share it
 struct QuadWords {
   int low;
   int high;
 };
+// `second`: which half of the block, 0 or 1. `quad`: 0 to 7.
 constexpr QuadWords QuadWordsOf(WeightFormat format, int second, int quad) {
   switch (format) {
     case WeightFormat::kQ4_K: return {2 * (8 * second + quad), -1};
@@ -32,7 +33,7 @@ constexpr QuadWords QuadWordsOf(WeightFormat format, int second, int quad) {
     default: return {8 * second + quad, -1};
   }
 }
-// Tells whether panels of the format are ordered so, kQ2_K to kQ6_K. Stores of before have another order.
+// Tells whether the words of a format's panels are ordered so.
 constexpr bool HasQuadWords(WeightFormat format) {
   return format == WeightFormat::kQ2_K || format == WeightFormat::kQ3_K || format == WeightFormat::kQ4_K ||
          format == WeightFormat::kQ5_K || format == WeightFormat::kQ6_K;

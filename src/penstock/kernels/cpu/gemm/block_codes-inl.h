@@ -50,8 +50,8 @@ template <class I>
 [[gnu::always_inline]] inline typename I::Codes HalfOf(typename I::Codes codes, int half) {
   return I::And(I::ShiftRight(codes, 4 * half), 15);
 }
-// The codes of a quad in four groups that share their bytes. In the first, the halves of bytes are those of groups 0
-// and 1, and 8 quads behind them those of groups 2 and 3. In the second, pairs of bits are those of groups 0 to 3.
+// Both functions read the codes of a quad in four groups that share bytes. FourNibbles finds groups 0 and 1 in the
+// halves of a word's bytes, and groups 2 and 3 in the word behind it. FourPairs finds groups 0 to 3 in pairs of bits.
 template <class I>
 [[gnu::always_inline]] inline void FourNibbles(const std::byte* source, typename I::Codes (&codes)[4]) {
   Unrolled<4>([&](auto group) __attribute__((always_inline)) {
@@ -87,7 +87,8 @@ constexpr bool kSharesBytes = requires {
   &Codes::Quads;
 };
 
-// Returns Codes::Quad, where its speed matters little, of groups that share bytes, too.
+// Returns the codes of a quad, also of groups that share bytes. If the compiler knows `group`, only that one is
+// unpacked.
 template <class I, class Codes>
 [[gnu::always_inline]] inline typename I::Codes QuadOf(const std::byte* block, int second, int group, int half, int i) {
   if constexpr (kSharesBytes<Codes>) {
