@@ -222,10 +222,11 @@ struct BlockCodes<I, WeightFormat::kQ4_K> {
   using Scales = KScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
+  static constexpr int64_t kWords = 512;
 
   [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
                                            typename I::Codes (&codes)[4]) {
-    FourNibbles<I>(block + 512 + kQuadBytes * QuadWordsOf(WeightFormat::kQ4_K, second, quad).low, codes);
+    FourNibbles<I>(block + kWords + kQuadBytes * QuadWordsOf(WeightFormat::kQ4_K, second, quad).low, codes);
   }
 };
 

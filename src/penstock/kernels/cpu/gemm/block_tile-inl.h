@@ -14,11 +14,20 @@ constexpr int64_t kFewRows = 8;
 
 // Few rows: memory is the limit. A tile unpacks codes as it goes, so that it asks for memory evenly. Copies in the
 // cache cost a fifth of the speed at one row.
+//
+// Where four groups share bytes, one row takes the sums of all four at a time, so that a byte is read and unpacked
+// once. More rows have too few registers for it: with 4 rows on Zen 4 it took 1.03 (q4_k, q5_k) to 1.15 times (q2_k,
+// q3_k) as long. Only q6_k, whose codes take most operations to unpack, gains with 4 rows: 0.88. Two tiles of it lose
+// again.
 template <class I, WeightFormat kFormat>
+constexpr bool kUnpacksOnceForFewRows = I::Vec::kPanelVecs == 2 && kFormat == WeightFormat::kQ6_K;
+
+template <class I, WeightFormat kFormat, bool kHasOneTileOfRows = false>
 struct BlockSteps {
   using Ints = I;
   using Vec = typename I::Vec;
   static constexpr WeightFormat kWeights = kFormat;
+  static constexpr bool kUnpacksOnce = kHasOneTileOfRows && kUnpacksOnceForFewRows<I, kFormat>;
   static constexpr int kRows = I::kRows < kFewRows / 2 ? I::kRows : kFewRows / 2;
   static constexpr int64_t kBlockInputs = BlockElements(kFormat) < kInt8Group ? kInt8Group : BlockElements(kFormat);
   static constexpr int64_t kBlockBytes = kBlockInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
@@ -40,7 +49,7 @@ struct BlockTile {
   // it.
   static constexpr bool kReadsScalesFirst = Codes::kGroup == kGroupInputs && kVecs == 2;
   // Registers hold the sums of four groups at a time.
-  static constexpr bool kHasAllSums = kSharesBytes<Codes> && (kTileRows == 1 || kVecs == 2);
+  static constexpr bool kHasAllSums = kSharesBytes<Codes> && (kTileRows == 1 || Steps::kUnpacksOnce);
 
   [[gnu::always_inline]] static void Run(TileRun& run) {
     const int64_t num_groups = (run.inner_dim + kInt8Group - 1) / kInt8Group;

@@ -3,7 +3,8 @@
 // With few rows of codes, tiles unpack the weights as they read them. Otherwise a chunk of 256 inputs of 32 outputs is
 // unpacked once, and the tiles of all rows pass over it while it lies in the cache. For rows of codes it becomes codes
 // of 8 bits: exact integer sums within a group of inputs that share a scale, floats across the groups (kernel_table.h).
-// Codes that are signed bytes stay in the panel. For rows of floats it becomes a panel of floats (float_chunk-inl.h).
+// Codes that take few operations to unpack stay in the panel, and only their scales are unpacked once. For rows of
+// floats it becomes a panel of floats (float_chunk-inl.h).
 #pragma once
 
 #include "penstock/kernels/cpu/gemm/block_codes-inl.h"
@@ -42,19 +43,37 @@ constexpr int kQuadsInSum = !I::kAddsPairs || Codes::kOffset == 128 ? 0
                             : Codes::kOffset == 32                  ? 2
                                                                     : 4;
 
-// `kBytesOfGroup`: 0, or tiles read the codes in the panel, in blocks of one group with so many bytes.
-template <class I, int kGroupSize, CodeKind kKindOfCodes, int kQuadsOfSum, int64_t kBytesOfGroup>
+// Whether tiles unpack codes as they read them in the panel. With AVX-512 one or two operations for 64 codes run beside
+// the products, while stores of unpacked codes hold them up. On Zen 4 16 rows take 0.87 of the time (q4_0, q4_1, q4_k,
+// iq4_nl) or 0.92 (mxfp4, iq4_xs), and 64 rows 0.96 to 0.99. Codes with a fifth bit lose 5 to 7 % with 64 rows.
+template <class I, WeightFormat kFormat>
+constexpr bool kUnpacksInTiles = kFormat == WeightFormat::kQ8_0 ||
+                                 (I::Vec::kPanelVecs == 2 && !I::kAddsPairs &&
+                                  (kFormat == WeightFormat::kQ4_0 || kFormat == WeightFormat::kQ4_1 ||
+                                   kFormat == WeightFormat::kU4 || kFormat == WeightFormat::kMxfp4 ||
+                                   kFormat == WeightFormat::kIq4_Nl || kFormat == WeightFormat::kIq4_Xs ||
+                                   kFormat == WeightFormat::kQ4_K));
+
+// The groups that tiles unpack at a time: two of Q4_K share their bytes. The second may lie behind the last input: its
+// block has scales for it, and rows are padded with zeros.
+template <WeightFormat kFormat>
+constexpr int kGroupsAtOnce = kFormat == WeightFormat::kQ4_K ? 2 : 1;
+
+// `kFormat`: the format of codes that tiles unpack, or kF32 if they read codes of 8 bits.
+template <class I, int kGroupSize, CodeKind kKindOfCodes, int kQuadsOfSum, WeightFormat kFormat>
 struct CodeSteps {
   using Ints = I;
   using Vec = typename I::Vec;
-  // Sums of a group and of 128 inputs both stay in registers: 24 of 32. Tiles of 6 rows and 32 outputs load less than
-  // those of 12 rows and 16 outputs, which took 1.12 to 1.21 times as long on Zen 5 with 16 and 64 rows.
-  static constexpr int kRows = Vec::kPanelVecs == 2 ? I::kRows / 2 : I::kRows;
+  // With AVX-512 the sums of a group, of 128 inputs and of a chunk stay in registers: 24 of 32. A store of 64 bytes
+  // costs as much as a product there. Tiles of 6 rows, which store their sums every 128 inputs, take 1.03 times as long
+  // on Zen 4.
+  static constexpr int kRows = Vec::kPanelVecs == 2 ? 4 : I::kRows;
+  static constexpr bool kKeepsSums = Vec::kPanelVecs == 2;
   static constexpr int kGroup = kGroupSize;
   static constexpr CodeKind kKind = kKindOfCodes;
   static constexpr int kQuads = kQuadsOfSum;
-  static constexpr bool kInPlace = kBytesOfGroup > 0;
-  static constexpr int64_t kGroupBytes = kInPlace ? kBytesOfGroup : kGroup * kPanelCols;
+  static constexpr WeightFormat kWeights = kFormat;
+  static constexpr bool kInPlace = kFormat != WeightFormat::kF32;
   // Signed codes are multiplied as unsigned ones, which are 128 too large.
   static constexpr bool kCorrects = kKind == CodeKind::kOffset || (kKind == CodeKind::kSigned && I::kDotsAreUnsigned);
 };
@@ -117,15 +136,23 @@ struct CodeTile {
   using V = typename I::Vec;
   static constexpr int kVecs = V::kPanelVecs;
   static constexpr int kGroup = Steps::kGroup;
+  static constexpr int kAtOnce = kGroupsAtOnce<Steps::kWeights>;
+  // From one group's codes to the next one's. IQ4_XS has eight groups in a block.
+  static constexpr int64_t kGroupBytes = !Steps::kInPlace ? kGroup * kPanelCols
+                                         : BlockElements(Steps::kWeights) == kGroup
+                                             ? BlockBytes(Steps::kWeights) * kPanelCols
+                                             : 4 * kQuadBytes;
 
   [[gnu::always_inline]] static void Run(TileRun& run) {
     const auto* chunk = reinterpret_cast<const CodeChunk*>(run.w);
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      float* sums = run.sums + 16 * first_vec;
+      float* stored = run.sums + 16 * first_vec;
       const std::byte* terms = run.terms + run.first_row * kTermBytes;
       Int8Rows<kTileRows> x(run);
+      V sums[kTileRows][kVecs];
+      if constexpr (Steps::kKeepsSums) LoadSums(stored, sums);
       for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
-        asm("" : "+r"(sums));  // see Int8Tile
+        if constexpr (!Steps::kKeepsSums) asm("" : "+r"(stored));  // see Int8Tile
         // Whole groups of 32 inputs as in BlockTile, also where scales are of 16: padding must not depend on the tile.
         const int64_t in_chunk = k - run.begin, groups_left = (run.end - k + kGroupInputs - 1) / kGroupInputs;
         const int64_t rest = groups_left < 4 ? groups_left * kGroupInputs : kInt8Group;
@@ -133,38 +160,78 @@ struct CodeTile {
         Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
           Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
         });
-        const std::byte* codes = run.codes + in_chunk / kGroup * Steps::kGroupBytes + 64 * first_vec;
         const float* scales = chunk->scales[in_chunk / kGroup] + 16 * first_vec;
-        for (int64_t i = 0; i < rest; i += kGroup) {
-          if (i % kGroupInputs == 0) run.next_chunk.Issue<Steps::kInPlace>();
-          MultiplyGroup(codes, scales, x.codes, terms, parts);
-          codes += Steps::kGroupBytes;
-          scales += kPanelCols;
-          x.codes.Advance(kGroup);
-          terms += 4;
+        const std::byte* codes = run.codes + 64 * first_vec + in_chunk / kGroup * kGroupBytes;
+        for (int64_t i = 0; i < rest; i += kAtOnce * kGroup) {
+          if constexpr (kAtOnce == 2) codes = WordsOfTwo(run.codes + 64 * first_vec, in_chunk + i);
+          Unrolled<kAtOnce>([&](auto own) __attribute__((always_inline)) {
+            if ((i + own * kGroup) % kGroupInputs == 0) run.next_chunk.Issue<Steps::kWeights == WeightFormat::kQ8_0>();
+            // Else GCC would keep words that groups share in registers, and sums in memory.
+            if constexpr (kAtOnce > 1) asm("" : "+r"(codes));
+            MultiplyGroup<own>(codes, scales, x.codes, terms, parts);
+            if constexpr (kAtOnce == 1) codes += kGroupBytes;
+            scales += kPanelCols;
+            x.codes.Advance(kGroup);
+            terms += 4;
+          });
         }
         Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
           const V x_scale = V::Set(FloatAt(x.groups[r]));
           Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-            float* sum = sums + r * kPanelCols + 16 * v;
-            Fma(parts[r][v], x_scale, V::Load(sum)).Store(sum);
+            float* sum = stored + r * kPanelCols + 16 * v;
+            if constexpr (Steps::kKeepsSums) {
+              sums[r][v] = Fma(parts[r][v], x_scale, sums[r][v]);
+            } else {
+              Fma(parts[r][v], x_scale, V::Load(sum)).Store(sum);
+            }
           });
         });
         x.groups.Advance(sizeof(Int8RowGroup));
       }
+      if constexpr (Steps::kKeepsSums) StoreSums(sums, stored);
     }
   }
 
  private:
+  [[gnu::always_inline]] static void LoadSums(const float* stored, V (&sums)[kTileRows][kVecs]) {
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v)
+                          __attribute__((always_inline)) { sums[r][v] = V::Load(stored + r * kPanelCols + 16 * v); });
+    });
+  }
+  [[gnu::always_inline]] static void StoreSums(const V (&sums)[kTileRows][kVecs], float* stored) {
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v)
+                          __attribute__((always_inline)) { sums[r][v].Store(stored + r * kPanelCols + 16 * v); });
+    });
+  }
+
+  // Returns the first word of the two groups that begin at `input` of a chunk.
+  [[gnu::always_inline]] static const std::byte* WordsOfTwo(const std::byte* chunk, int64_t input) {
+    const int64_t word = input / kInt8Group * QuadWordsOf(Steps::kWeights, 1, 0).low + input / (2 * kGroup) % 2;
+    return chunk + BlockCodes<I, Steps::kWeights>::kWords + kQuadBytes * word;
+  }
+
+  template <int kOwn, int kQuad>
+  [[gnu::always_inline]] static typename I::Codes QuadOfSixteen(const std::byte* codes, int sixteen) {
+    if constexpr (kAtOnce == 2) {
+      return HalfOf<I>(I::Load(codes + kAtOnce * kQuadBytes * (4 * sixteen + kQuad)), kOwn);
+    } else if constexpr (Steps::kInPlace) {
+      return BlockCodes<I, Steps::kWeights>::Quad(codes, 0, 0, sixteen, kQuad);
+    } else {
+      return I::Load(codes + kQuadBytes * (4 * sixteen + kQuad));
+    }
+  }
+
+  template <int kOwn>
   [[gnu::always_inline]] static void DotQuads(const std::byte* codes, const RowPointers<kTileRows>& x,
                                               I (&dots)[kTileRows][kVecs]) {
     RowPointers<kTileRows> row_codes = x;
-    for (int i = 0; i < kGroup / 16; ++i) {
+    for (int sixteen = 0; sixteen < kGroup / 16; ++sixteen) {
       Unrolled<4>([&](auto u) __attribute__((always_inline)) {
         typename I::Codes own[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-          own[v] = I::Load(codes + kQuadBytes * u + 64 * v);
-          if constexpr (Steps::kInPlace) own[v] = I::Xor(own[v], 128);
+          own[v] = QuadOfSixteen<kOwn, u>(codes + 64 * v, sixteen);
         });
         Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
           Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
@@ -176,11 +243,12 @@ struct CodeTile {
           });
         });
       });
-      codes += 4 * kQuadBytes;
       row_codes.Advance(16);
     }
   }
 
+  // `kOwn`: which of the groups that lie together.
+  template <int kOwn>
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* codes, const float* scales,
                                                    const RowPointers<kTileRows>& x, const std::byte* terms,
                                                    V (&parts)[kTileRows][kVecs]) {
@@ -193,7 +261,7 @@ struct CodeTile {
     if constexpr (Steps::kQuads > 0) {
       I::template DotSmallGroup<kGroup, Steps::kQuads>(codes, x, dots);
     } else {
-      DotQuads(codes, x, dots);
+      DotQuads<kOwn>(codes, x, dots);
     }
     Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
       const V scale = V::Load(scales + 16 * v);
@@ -235,7 +303,8 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
   panel += first / kElements * kBytes;
   std::byte* codes = chunk->codes;
   typename Codes::Scales scales{};
-  for (int64_t k = 0; k < count; k += kGroupInputs) {
+  constexpr int64_t kStep = kInPlace ? kGroupsAtOnce<kFormat> * kGroupInputs : kGroupInputs;
+  for (int64_t k = 0; k < (count + kStep - 1) / kStep * kStep; k += kGroupInputs) {
     const std::byte* block = panel + k / kElements * kBytes;
     const int group = static_cast<int>(k % kElements / kGroupInputs), second = group / 4;
     if (group == 0) scales = typename Codes::Scales(block);
@@ -247,11 +316,13 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
         if constexpr (Codes::kHasMin) scales.Min(v, second, group % 4, half).Store(chunk->mins[idx] + 16 * v);
       }
     }
-    if constexpr (kSharesBytes<Codes>) {
+    if constexpr (kInPlace) {
+      continue;
+    } else if constexpr (kSharesBytes<Codes>) {
       if (group % 4 == 0) StoreHalfBlock<I, Codes, kAsSigned>(block, second, codes);
       codes += 8 * kQuadBytes;
     } else {
-      for (int half = 0; !kInPlace && half < 2; ++half) {
+      for (int half = 0; half < 2; ++half) {
         Unrolled<4>([&](auto i) __attribute__((always_inline)) {
           Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
             typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
@@ -266,10 +337,10 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
 }
 
 // RunChunksGemm has the same loop. One loop for both took 64 rows of Q4_K from 1677 to 1862 us and of Q6_K from 1742 to
-// 2121. `chunk_bytes`: of kChunkInputs in the panel. `codes_begin`: of a block, if tiles read its codes there.
+// 2121. `chunk_bytes`: of kChunkInputs in the panel.
 template <class Steps>
 void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int64_t, int64_t, NextChunk&, CodeChunk*),
-                  int64_t chunk_bytes, int offset, int64_t codes_begin) {
+                  int64_t chunk_bytes, int offset) {
   CodeChunk chunk;
   constexpr bool kHasTerms = Steps::kCorrects || Steps::kKind == CodeKind::kMinima;
   constexpr int64_t kMaxTilesOfBlock = kMaxBlockTiles * Steps::Ints::kRows / Steps::kRows;
@@ -298,7 +369,7 @@ void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int
                      .sums = sums,
                      .prefetch = {.ahead = 0, .lines = 1, .is_near = true},
                      .terms = terms,
-                     .codes = Steps::kInPlace ? own + codes_begin : chunk.codes,
+                     .codes = Steps::kInPlace ? own : chunk.codes,
                      .next_chunk = next_chunk};
       RunTiles<Steps, CodeTile, Steps::kRows>(block.num_larger, block.min_rows + 1, run);
       RunTiles<Steps, CodeTile, Steps::kRows>(block.num_tiles - block.num_larger, block.min_rows, run);
@@ -308,25 +379,32 @@ void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int
 }
 
 // More rows read chunks. With AVX-512, chunks pay earlier if codes stay in place or take many operations to unpack.
-// Time of 8 rows with chunks on Zen 4: q8_0 0.74, q3_k 0.78, nvfp4 0.84, q6_k 0.86, q2_k and q5_k 0.95, q4_k 1.09,
-// other formats 1.1 to 1.25. With AVX2 they take as long, and q8_0 1.1 times.
-template <class I, WeightFormat kFormat, bool kInPlace>
+// Time of 8 rows with chunks on Zen 4: q8_0 0.74, nvfp4 0.84, q3_k 0.91, q4_k 0.93, q5_k 0.95, other formats 1.02 to
+// 1.14. With AVX2 they take as long, and q8_0 1.1 times.
+template <class I, WeightFormat kFormat>
 constexpr int64_t kMaxFewRows = I::Vec::kPanelVecs == 1 ? kFewRows
-                                : kInPlace || kFormat == WeightFormat::kQ3_K || kFormat == WeightFormat::kNvfp4 ? 4
-                                : HasQuadWords(kFormat) && kFormat != WeightFormat::kQ4_K                       ? 6
-                                                                                          : kFewRows;
+                                : kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ3_K ||
+                                        kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kNvfp4
+                                    ? 4
+                                : kFormat == WeightFormat::kQ5_K ? 6
+                                                                 : kFewRows;
 
 template <class I, WeightFormat kFormat>
 void RunBlockCodesGemm(const GemmArgs& args) {
   if constexpr (kFormat != WeightFormat::kFp8) {
     using Codes = BlockCodes<I, kFormat>;
-    constexpr bool kInPlace = kFormat == WeightFormat::kQ8_0;
-    if (args.num_rows <= kMaxFewRows<I, kFormat, kInPlace>) return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
+    constexpr bool kInPlace = kUnpacksInTiles<I, kFormat>;
+    if (args.num_rows <= kMaxFewRows<I, kFormat>) {
+      if constexpr (kUnpacksOnceForFewRows<I, kFormat>) {
+        if (args.num_rows <= kFewRows / 2) return RunGemm<BlockSteps<I, kFormat, true>, BlockTile>(args);
+      }
+      return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
+    }
     constexpr int64_t kBytesOfBlock = BlockBytes(kFormat) * kPanelCols;
-    using Steps = CodeSteps<I, Codes::kGroup, kKindOf<Codes>, kQuadsInSum<I, Codes>, kInPlace ? kBytesOfBlock : 0>;
+    using Steps =
+        CodeSteps<I, Codes::kGroup, kKindOf<Codes>, kQuadsInSum<I, Codes>, kInPlace ? kFormat : WeightFormat::kF32>;
     RunCodesGemm<Steps>(args, MakeCodes<I, kFormat, false, kInPlace>,
-                        kChunkInputs / BlockElements(kFormat) * kBytesOfBlock, Codes::kOffset,
-                        kBytesOfBlock - kGroupInputs * kPanelCols);
+                        kChunkInputs / BlockElements(kFormat) * kBytesOfBlock, Codes::kOffset);
   }
 }
 
