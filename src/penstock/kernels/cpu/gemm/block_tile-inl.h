@@ -16,9 +16,8 @@ constexpr int64_t kFewRows = 8;
 // cache cost a fifth of the speed at one row.
 //
 // Where four groups share bytes, one row takes the sums of all four at a time, so that a byte is read and unpacked
-// once. More rows have too few registers for it: with 4 rows on Zen 4 it took 1.03 (q4_k, q5_k) to 1.15 times (q2_k,
-// q3_k) as long. Only q6_k, whose codes take most operations to unpack, gains with 4 rows: 0.88. Two tiles of it lose
-// again.
+// once. More rows have too few registers for it: with 4 rows on Zen 4 it took 1.04 (q5_k) to 1.18 times (q2_k) as long.
+// Only q6_k, whose codes take most operations to unpack, gains with 4 rows: 0.87. Two tiles of it lose again.
 template <class I, WeightFormat kFormat>
 constexpr bool kUnpacksOnceForFewRows = I::Vec::kPanelVecs == 2 && kFormat == WeightFormat::kQ6_K;
 

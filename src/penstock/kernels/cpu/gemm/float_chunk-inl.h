@@ -110,8 +110,14 @@ struct QuadWeights<I, WeightFormat::kFp8> {
   }
   template <int kByte>
   [[gnu::always_inline]] V Input() const {
+    using Words = typename Lanes<V>::Words;
     alignas(64) float values[16];
-    Fp8ToFloats(words >> 8 * kByte & 255, values);
+    Unrolled<static_cast<int>(64 / sizeof(Words))>([&](auto part) __attribute__((always_inline)) {
+      Words codes, bits;
+      __builtin_memcpy(&codes, reinterpret_cast<const std::byte*>(&words) + part * sizeof(Words), sizeof(Words));
+      SetBitsOfFp8<Lanes<V>>(codes >> 8 * kByte & 255, bits);
+      __builtin_memcpy(values + part * (sizeof(Words) / 4), &bits, sizeof(Words));
+    });
     return Mul(V::Load(values), scale);
   }
 };

@@ -83,22 +83,6 @@ struct CodeSteps {
 // take 1.06 to 1.12 times as long on Zen 5.
 constexpr int64_t kTermBytes = kChunkInputs / 16 * 4;  // of a row
 
-// Vectors of so many bytes. GCC 12 takes no size that depends on a parameter.
-template <int kBytes>
-struct VectorsOf;
-#define PENSTOCK_VECTORS(bytes)                                 \
-  template <>                                                   \
-  struct VectorsOf<bytes> {                                     \
-    typedef int16_t Shorts __attribute__((vector_size(bytes))); \
-    typedef int32_t Ints __attribute__((vector_size(bytes)));   \
-    typedef uint32_t Words __attribute__((vector_size(bytes))); \
-    typedef float Floats __attribute__((vector_size(bytes)));   \
-  }
-PENSTOCK_VECTORS(16);
-PENSTOCK_VECTORS(32);
-PENSTOCK_VECTORS(64);
-#undef PENSTOCK_VECTORS
-
 // Makes the terms of kInputs inputs of a row. `sums`: of each 16 codes (RowFormat::kInt8).
 template <class Steps, int kInputs>
 [[gnu::always_inline]] inline void MakeTermsOf(const std::byte* sums, int offset, std::byte* terms) {
@@ -379,7 +363,7 @@ void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int
 }
 
 // More rows read chunks. With AVX-512, chunks pay earlier if codes stay in place or take many operations to unpack.
-// Time of 8 rows with chunks on Zen 4: q8_0 0.74, nvfp4 0.84, q3_k 0.91, q4_k 0.93, q5_k 0.95, other formats 1.02 to
+// Time of 8 rows with chunks on Zen 4: q8_0 0.74, nvfp4 0.82, q4_k 0.90, q3_k 0.91, q5_k 0.95, other formats 1.02 to
 // 1.14. With AVX2 they take as long, and q8_0 1.1 times.
 template <class I, WeightFormat kFormat>
 constexpr int64_t kMaxFewRows = I::Vec::kPanelVecs == 1 ? kFewRows
