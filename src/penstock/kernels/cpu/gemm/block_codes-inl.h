@@ -16,24 +16,6 @@ constexpr int64_t kGroupInputs = 32;
 
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 typedef uint8_t Bytes32 __attribute__((vector_size(32)));
-typedef uint32_t Words16 __attribute__((vector_size(64)));
-typedef int32_t Ints16 __attribute__((vector_size(64)));
-typedef float Floats16 __attribute__((vector_size(64)));
-
-inline Bytes16 LoadBytes16(const std::byte* source) {
-  Bytes16 bytes;
-  __builtin_memcpy(&bytes, source, 16);
-  return bytes;
-}
-template <class V>
-[[gnu::always_inline]] inline V UnsignedFloats(Bytes16 bytes) {
-  return V::LoadCodes(reinterpret_cast<const std::byte*>(&bytes));
-}
-// Returns the f16 of 16 outputs.
-template <class V>
-[[gnu::always_inline]] inline V Halves(const std::byte* source, int vec) {
-  return V::template LoadAs<Dtype::kF16>(source + 32 * vec);
-}
 
 // Vectors of so many bytes. GCC 12 takes no size that depends on a parameter.
 template <int kBytes>
@@ -50,6 +32,25 @@ PENSTOCK_VECTORS(16);
 PENSTOCK_VECTORS(32);
 PENSTOCK_VECTORS(64);
 #undef PENSTOCK_VECTORS
+
+using Words16 = VectorsOf<64>::Words;
+using Ints16 = VectorsOf<64>::Ints;
+using Floats16 = VectorsOf<64>::Floats;
+
+inline Bytes16 LoadBytes16(const std::byte* source) {
+  Bytes16 bytes;
+  __builtin_memcpy(&bytes, source, 16);
+  return bytes;
+}
+template <class V>
+[[gnu::always_inline]] inline V UnsignedFloats(Bytes16 bytes) {
+  return V::LoadCodes(reinterpret_cast<const std::byte*>(&bytes));
+}
+// Returns the f16 of 16 outputs.
+template <class V>
+[[gnu::always_inline]] inline V Halves(const std::byte* source, int vec) {
+  return V::template LoadAs<Dtype::kF16>(source + 32 * vec);
+}
 
 // Vectors as wide as the instruction set's. GCC 12 takes comparisons of wider ones apart, lane by lane: with AVX2 one
 // row of MXFP4 read 5 GB/s for this reason.

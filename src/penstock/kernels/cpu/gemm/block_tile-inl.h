@@ -15,7 +15,7 @@ constexpr int64_t kFewRows = 8;
 // Few rows: memory is the limit. A tile unpacks codes as it goes, so that it asks for memory evenly. Copies in the
 // cache cost a fifth of the speed at one row.
 //
-// Where four groups share bytes, one row takes the sums of all four at a time, so that a byte is read and unpacked
+// A tile of one row takes the sums of all four groups that share bytes at a time, so that a byte is read and unpacked
 // once. More rows have too few registers for it: with 4 rows on Zen 4 it took 1.04 (q5_k) to 1.18 times (q2_k) as long.
 // Only q6_k, whose codes take most operations to unpack, gains with 4 rows: 0.87. Two tiles of it lose again.
 template <class I, WeightFormat kFormat>

@@ -44,8 +44,8 @@ constexpr int kQuadsInSum = !I::kAddsPairs || Codes::kOffset == 128 ? 0
                                                                     : 4;
 
 // Whether tiles unpack codes as they read them in the panel. With AVX-512 one or two operations for 64 codes run beside
-// the products, while stores of unpacked codes hold them up. On Zen 4 16 rows take 0.87 of the time (q4_0, q4_1, q4_k,
-// iq4_nl) or 0.92 (mxfp4, iq4_xs), and 64 rows 0.96 to 0.99. Codes with a fifth bit lose 5 to 7 % with 64 rows.
+// the products, while stores of unpacked codes hold them up. On Zen 4 16 rows take 0.87 (q4_0) to 0.92 (mxfp4) of the
+// time, and 64 rows 0.95 to 1.00. The codes of q5_0 and q5_1, with a fifth bit, lose 5 to 7 % with 64 rows.
 template <class I, WeightFormat kFormat>
 constexpr bool kUnpacksInTiles = kFormat == WeightFormat::kQ8_0 ||
                                  (I::Vec::kPanelVecs == 2 && !I::kAddsPairs &&
