@@ -372,11 +372,18 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernelsForManyRowsOfCodes) {
 }
 
 // Some kernels add products of codes in 16 bits. These bytes are the largest codes of 5 and 6 bits, and finite scales.
+// Codes of 8 bits become -128.
 TEST_P(GemmTest, SumsOfTheLargestCodesDoNotOverflow) {
   for (const WeightFormatTraits& traits : kWeightFormats) {
     if (!MultipliesInt8Rows(traits.value)) continue;
     GemmData data({17, 40, 512}, {RowFormat::kInt8, traits.value});
-    std::memset(data.w.data(), 0x3F, PackedBytes(traits.value, 40, 512));
+    const uint64_t num_bytes = PackedBytes(traits.value, 40, 512);
+    std::memset(data.w.data(), 0x3F, num_bytes);
+    if (traits.value == WeightFormat::kInt8) {
+      for (uint64_t block = 0; block < num_bytes; block += kInt8BlockBytes) std::memset(data.w.data() + block, 0, 4096);
+    } else if (traits.value == WeightFormat::kQ8_0) {
+      for (uint64_t block = 0; block < num_bytes; block += 1088) std::memset(data.w.data() + block + 64, 0, 1024);
+    }
     for (size_t i = 0; i < data.source.size(); ++i) data.source[i] = i / 512 % 2 == 0 ? 1.0f : -1.0f;
     const std::vector<float> y = data.Run(table_);
     EXPECT_TRUE(std::ranges::all_of(y, [](float value) { return std::isfinite(value); })) << traits.name;

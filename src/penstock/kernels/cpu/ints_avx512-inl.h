@@ -19,6 +19,7 @@ struct Avx512IntsOf {
 
   static Avx512IntsOf Zero() { return {_mm512_setzero_si512()}; }
   static Codes Load(const std::byte* source) { return _mm512_loadu_si512(source); }
+  static void Store(Codes codes, std::byte* target) { _mm512_storeu_si512(target, codes); }
   static Codes And(Codes codes, int mask) { return _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(mask))); }
   static Codes Or(Codes a, Codes b) { return _mm512_or_si512(a, b); }
   static Codes ShiftRight(Codes codes, int count) { return _mm512_srli_epi16(codes, static_cast<unsigned>(count)); }

@@ -34,6 +34,13 @@ struct NeonInts {
     return {NeonVec::Bytes(source), NeonVec::Bytes(source + 16), NeonVec::Bytes(source + 32),
             NeonVec::Bytes(source + 48)};
   }
+  static void Store(const Codes& codes, std::byte* target) {
+    auto* bytes = reinterpret_cast<uint8_t*>(target);
+    vst1q_u8(bytes, codes.a);
+    vst1q_u8(bytes + 16, codes.b);
+    vst1q_u8(bytes + 32, codes.c);
+    vst1q_u8(bytes + 48, codes.d);
+  }
   static Codes And(const Codes& codes, int mask) {
     return Map(codes, [&](uint8x16_t x) { return vandq_u8(x, vdupq_n_u8(static_cast<uint8_t>(mask))); });
   }

@@ -23,6 +23,7 @@ struct ScalarInts {
     __builtin_memcpy(result.bytes, source, 64);
     return result;
   }
+  static void Store(const Codes& codes, std::byte* target) { __builtin_memcpy(target, codes.bytes, 64); }
   static Codes And(const Codes& codes, int mask) {
     Codes result;
     for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] & mask);
@@ -99,7 +100,7 @@ struct ScalarInts {
     return Dot<0>(codes, x, sum);
   }
 
-  // Tells whether DotSmallGroup is there (ints_avx2-inl.h).
+  // Tells whether products are added in 16 bits first (Pairs in ints_avx2-inl.h).
   static constexpr bool kAddsPairs = false;
   template <class V>
   V ToFloats() const {

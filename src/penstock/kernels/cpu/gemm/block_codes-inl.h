@@ -155,7 +155,7 @@ struct PlainScales {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ8_0> {
   using Scales = PlainScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 128;
+  static constexpr int kGroup = 32, kOffset = 128, kMaxCode = 255;
   static constexpr bool kHasMin = false;
 
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
@@ -172,7 +172,7 @@ template <class I, int64_t kBegin>
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ4_0> {
   using Scales = PlainScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 8;
+  static constexpr int kGroup = 32, kOffset = 8, kMaxCode = 15;
   static constexpr bool kHasMin = false;
 
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
@@ -183,7 +183,7 @@ struct BlockCodes<I, WeightFormat::kQ4_0> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ4_1> {
   using Scales = PlainScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 0;
+  static constexpr int kGroup = 32, kOffset = 0, kMaxCode = 15;
   static constexpr bool kHasMin = true;
 
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
@@ -200,7 +200,7 @@ template <class I, int64_t kBegin>
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ5_0> {
   using Scales = PlainScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 16;
+  static constexpr int kGroup = 32, kOffset = 16, kMaxCode = 31;
   static constexpr bool kHasMin = false;
 
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
@@ -211,7 +211,7 @@ struct BlockCodes<I, WeightFormat::kQ5_0> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ5_1> {
   using Scales = PlainScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 0;
+  static constexpr int kGroup = 32, kOffset = 0, kMaxCode = 31;
   static constexpr bool kHasMin = true;
 
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
@@ -261,7 +261,7 @@ struct KScales {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ4_K> {
   using Scales = KScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 0;
+  static constexpr int kGroup = 32, kOffset = 0, kMaxCode = 15;
   static constexpr bool kHasMin = true;
   static constexpr int64_t kWords = 512;
 
@@ -274,7 +274,7 @@ struct BlockCodes<I, WeightFormat::kQ4_K> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ5_K> {
   using Scales = KScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 0;
+  static constexpr int kGroup = 32, kOffset = 0, kMaxCode = 31;
   static constexpr bool kHasMin = true;
 
   [[gnu::always_inline]] static void Quads(const std::byte* block, int second, int quad,
@@ -302,7 +302,7 @@ struct SignedScales {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ6_K> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 16, kOffset = 32;
+  static constexpr int kGroup = 16, kOffset = 32, kMaxCode = 63;
   static constexpr bool kHasMin = false;
   static constexpr int64_t kScale = 0, kScales = 2 * kPanelCols, kWords = kScales + 16 * kPanelCols;
 
@@ -333,7 +333,7 @@ struct BlockCodes<I, WeightFormat::kQ6_K> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ2_K> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 16, kOffset = 0;
+  static constexpr int kGroup = 16, kOffset = 0, kMaxCode = 3;
   static constexpr bool kHasMin = true;
   static constexpr int64_t kScale = 0, kScales = 4 * kPanelCols, kWords = kScales + 16 * kPanelCols;
 
@@ -372,7 +372,7 @@ struct BlockCodes<I, WeightFormat::kQ2_K> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ3_K> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 16, kOffset = 4;
+  static constexpr int kGroup = 16, kOffset = 4, kMaxCode = 7;
   static constexpr bool kHasMin = false;
   static constexpr int64_t kScale = 0, kScales = 2 * kPanelCols, kWords = kScales + 12 * kPanelCols;
 
@@ -419,7 +419,7 @@ struct NamedValues {
 template <class I>
 struct BlockCodes<I, WeightFormat::kIq4_Nl> {
   using Scales = PlainScales<typename I::Vec>;
-  static constexpr int kGroup = 32, kOffset = 128;
+  static constexpr int kGroup = 32, kOffset = 128, kMaxCode = 255;
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kIq4Values, kOffset};
 
@@ -431,7 +431,7 @@ struct BlockCodes<I, WeightFormat::kIq4_Nl> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kIq4_Xs> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 32, kOffset = 128;
+  static constexpr int kGroup = 32, kOffset = 128, kMaxCode = 255;
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kIq4Values, kOffset};
 
@@ -462,7 +462,7 @@ struct BlockCodes<I, WeightFormat::kIq4_Xs> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kMxfp4> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 32, kOffset = 16;
+  static constexpr int kGroup = 32, kOffset = 16, kMaxCode = 28;
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kE2M1Halves, kOffset};
 
@@ -491,7 +491,7 @@ struct BlockCodes<I, WeightFormat::kMxfp4> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kU4> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 32, kOffset = 0;
+  static constexpr int kGroup = 32, kOffset = 0, kMaxCode = 15;
   static constexpr bool kHasMin = true;
   static constexpr int64_t kZeros = 2 * kPanelCols;
 
@@ -514,7 +514,7 @@ struct BlockCodes<I, WeightFormat::kU4> {
 template <class I>
 struct BlockCodes<I, WeightFormat::kNvfp4> {
   using V = typename I::Vec;
-  static constexpr int kGroup = 16, kOffset = 16;
+  static constexpr int kGroup = 16, kOffset = 16, kMaxCode = 28;
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kE2M1Halves, kOffset};
   static constexpr int64_t kScales = 4 * kPanelCols, kCodes = kScales + 16 * kPanelCols;

@@ -47,6 +47,8 @@ struct BlockTile {
   // q8_0 take 0.89 of the time if scales are read first. With AVX2, which has too few registers, one row takes 1.05 of
   // it.
   static constexpr bool kReadsScalesFirst = Codes::kGroup == kGroupInputs && kVecs == 2;
+  // The quads of codes between two calls of SumsOfSmall::Flush.
+  static constexpr int kQuadsInPairs = I::kAddsPairs ? QuadsInPairs(Codes::kMaxCode, Codes::kGroup) : Codes::kGroup / 4;
   // Registers hold the sums of four groups at a time.
   static constexpr bool kHasAllSums = kSharesBytes<Codes> && (kTileRows == 1 || Steps::kUnpacksOnce);
 
@@ -120,21 +122,25 @@ struct BlockTile {
         Start(own_sums, kFirst(half), kSecond(half), dots[half][group]);
         own_sums.Advance(4);
       });
-      for (int quad = kQuadsOfSum * half; quad < kQuadsOfSum * (half + 1); ++quad) {
-        if (kAsks && quad < kCalls) prefetch.Issue();
-        typename I::Codes codes[kVecsAtOnce][4];
-        Unrolled<kVecsAtOnce>([&](auto v) __attribute__((always_inline)) {
-          Codes::Quads(w + 64 * (first_vec + v), second, quad, codes[v]);
-        });
-        Unrolled<4>([&](auto group) __attribute__((always_inline)) {
-          Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-            Unrolled<kVecsAtOnce>([&](auto v) __attribute__((always_inline)) {
-              I& dot = dots[half][group][r][v];
-              dot = I::DotSmall(codes[v][group], row_codes[r] + kGroupInputs * group, dot);
+      for (int first_quad = kQuadsOfSum * half; first_quad < kQuadsOfSum * (half + 1); first_quad += kQuadsInPairs) {
+        auto& own = dots[half];
+        SumsOfSmall<I, kTileRows, kVecsAtOnce> sums_of_small[4] = {{own[0]}, {own[1]}, {own[2]}, {own[3]}};
+        for (int quad = first_quad; quad < first_quad + kQuadsInPairs; ++quad) {
+          if (kAsks && quad < kCalls) prefetch.Issue();
+          typename I::Codes codes[kVecsAtOnce][4];
+          Unrolled<kVecsAtOnce>([&](auto v) __attribute__((always_inline)) {
+            Codes::Quads(w + 64 * (first_vec + v), second, quad, codes[v]);
+          });
+          Unrolled<4>([&](auto group) __attribute__((always_inline)) {
+            Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+              Unrolled<kVecsAtOnce>([&](auto v) __attribute__((always_inline)) {
+                sums_of_small[group].template Add<r, v>(codes[v][group], row_codes[r] + kGroupInputs * group);
+              });
             });
           });
-        });
-        row_codes.Advance(4);
+          row_codes.Advance(4);
+        }
+        Unrolled<4>([&](auto group) __attribute__((always_inline)) { sums_of_small[group].Flush(); });
       }
     });
     V parts[kTileRows][kVecsAtOnce];
@@ -203,13 +209,17 @@ struct BlockTile {
     GroupScales<kVecs> own_scales;
     if constexpr (Codes::kGroup == kGroupInputs) Start(sums, 1, 1, dots);
     if constexpr (kReadsScalesFirst) own_scales = {scales, second, group, 0, first_vec};
+    SumsOfSmall<I, kTileRows, kVecs> sums_of_small(dots);
     for (int half = 0; half < 2; ++half) {
       if constexpr (Codes::kGroup < kGroupInputs) Start(sums, 1 - half, half, dots);
-      MultiplyHalf(block, second, group, half, first_vec, x, dots);
+      MultiplyHalf(block, second, group, half, first_vec, x, dots, sums_of_small);
+      if constexpr (Codes::kOffset != 128 && (kQuadsInPairs <= 4 || Codes::kGroup < kGroupInputs))
+        sums_of_small.Flush();
       if constexpr (Codes::kGroup < kGroupInputs) {
         AddTo(parts, dots, {scales, second, group, half, first_vec}, sums, 1 - half, half);
       }
     }
+    if constexpr (Codes::kOffset != 128 && kQuadsInPairs > 4) sums_of_small.Flush();
     if constexpr (kAsksTwice) prefetch.Issue();
     if constexpr (Codes::kGroup == kGroupInputs && !kReadsScalesFirst) {
       own_scales = {scales, second, group, 0, first_vec};
@@ -231,7 +241,8 @@ struct BlockTile {
 
   [[gnu::always_inline]] static void MultiplyHalf(const std::byte* block, int second, int group, int half,
                                                   int first_vec, const RowPointers<kTileRows>& x,
-                                                  I (&dots)[kTileRows][kVecs]) {
+                                                  I (&dots)[kTileRows][kVecs],
+                                                  SumsOfSmall<I, kTileRows, kVecs>& sums_of_small) {
     RowPointers<kTileRows> own = x;
     own.Advance(16 * half);
     Unrolled<4>([&](auto i) __attribute__((always_inline)) {
@@ -244,10 +255,11 @@ struct BlockTile {
           if constexpr (Codes::kOffset == 128) {
             dots[r][v] = I::DotInt8(codes[v], own[r] + 4 * i.value, dots[r][v]);
           } else {
-            dots[r][v] = I::DotSmall(codes[v], own[r] + 4 * i.value, dots[r][v]);
+            sums_of_small.template Add<r, v>(codes[v], own[r] + 4 * i.value);
           }
         });
       });
+      if constexpr (kQuadsInPairs == 2 && i == 1) sums_of_small.Flush();
     });
   }
 

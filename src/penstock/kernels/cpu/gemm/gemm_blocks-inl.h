@@ -25,8 +25,10 @@ constexpr int64_t kMaxBlockTiles = 32;
 struct CodeChunk {
   alignas(64) std::byte codes[kChunkInputs * kPanelCols];
   alignas(64) float scales[kChunkInputs / 16][kPanelCols];
-  alignas(64) float mins[kChunkInputs / 16][kPanelCols];
+  alignas(64) float mins[kChunkInputs / 16][kPanelCols];        // or, with kSplitsSigns, where integer sums start
+  alignas(64) std::byte below_zero[kChunkInputs * kPanelCols];  // with kSplitsSigns; then `codes` are absolute values
 };
+constexpr int64_t kBelowZero = offsetof(CodeChunk, below_zero) - offsetof(CodeChunk, codes);
 
 // How a tile multiplies codes: kMinima: code * scale + min; kOffset: (code - offset) * scale, with codes below 128;
 // kSigned: (code - 128) * scale.
@@ -36,23 +38,24 @@ constexpr CodeKind kKindOf = Codes::kHasMin          ? CodeKind::kMinima
                              : Codes::kOffset == 128 ? CodeKind::kSigned
                                                      : CodeKind::kOffset;
 
-// The quads whose products Ints::DotSmallGroup adds; 0: a tile calls DotSmall or DotInt8. Codes are below 64 with an
-// offset of 32, and below 32 with a smaller one.
+// Whether signed codes are multiplied by Ints::DotSplit.
 template <class I, class Codes>
-constexpr int kQuadsInSum = !I::kAddsPairs || Codes::kOffset == 128 ? 0
-                            : Codes::kOffset == 32                  ? 2
-                                                                    : 4;
+constexpr bool kSplitsSigns = Codes::kOffset == 128 && I::kAddsPairs;
+
+// The quads whose products Ints::Pairs can add in 16 bits, up to a group; 0: a tile calls DotSmall or DotInt8.
+template <class I, class Codes>
+constexpr int kQuadsInSum = !I::kAddsPairs || Codes::kOffset == 128 ? 0 : QuadsInPairs(Codes::kMaxCode, Codes::kGroup);
 
 // Whether tiles unpack codes as they read them in the panel. With AVX-512 one or two operations for 64 codes run beside
 // the products, while stores of unpacked codes hold them up. On Zen 4 16 rows take 0.87 (q4_0) to 0.92 (mxfp4) of the
 // time, and 64 rows 0.95 to 1.00. The codes of q5_0 and q5_1, with a fifth bit, lose 5 to 7 % with 64 rows.
 template <class I, WeightFormat kFormat>
-constexpr bool kUnpacksInTiles = kFormat == WeightFormat::kQ8_0 ||
-                                 (I::Vec::kPanelVecs == 2 && !I::kAddsPairs &&
-                                  (kFormat == WeightFormat::kQ4_0 || kFormat == WeightFormat::kQ4_1 ||
-                                   kFormat == WeightFormat::kU4 || kFormat == WeightFormat::kMxfp4 ||
-                                   kFormat == WeightFormat::kIq4_Nl || kFormat == WeightFormat::kIq4_Xs ||
-                                   kFormat == WeightFormat::kQ4_K));
+constexpr bool kUnpacksInTiles =
+    !I::kAddsPairs && (kFormat == WeightFormat::kQ8_0 ||
+                       I::Vec::kPanelVecs == 2 && (kFormat == WeightFormat::kQ4_0 || kFormat == WeightFormat::kQ4_1 ||
+                                                   kFormat == WeightFormat::kU4 || kFormat == WeightFormat::kMxfp4 ||
+                                                   kFormat == WeightFormat::kIq4_Nl ||
+                                                   kFormat == WeightFormat::kIq4_Xs || kFormat == WeightFormat::kQ4_K));
 
 // The groups that tiles unpack at a time: two of Q4_K share their bytes. The second may lie behind the last input: its
 // block has scales for it, and rows are padded with zeros.
@@ -67,13 +70,14 @@ struct CodeSteps {
   // With AVX-512 the sums of a group, of 128 inputs and of a chunk stay in registers: 24 of 32. A store of 64 bytes
   // costs as much as a product there. Tiles of 6 rows, which store their sums every 128 inputs, take 1.03 times as long
   // on Zen 4.
-  static constexpr int kRows = Vec::kPanelVecs == 2 ? 4 : I::kRows;
+  static constexpr int kRows = I::kAddsPairs ? kRowsOfPairs : Vec::kPanelVecs == 2 ? 4 : I::kRows;
   static constexpr bool kKeepsSums = Vec::kPanelVecs == 2;
   static constexpr int kGroup = kGroupSize;
   static constexpr CodeKind kKind = kKindOfCodes;
   static constexpr int kQuads = kQuadsOfSum;
   static constexpr WeightFormat kWeights = kFormat;
   static constexpr bool kInPlace = kFormat != WeightFormat::kF32;
+  static constexpr bool kSplits = I::kAddsPairs && kKind == CodeKind::kSigned;
   // Signed codes are multiplied as unsigned ones, which are 128 too large.
   static constexpr bool kCorrects = kKind == CodeKind::kOffset || (kKind == CodeKind::kSigned && I::kDotsAreUnsigned);
 };
@@ -231,6 +235,36 @@ struct CodeTile {
     }
   }
 
+  // `starts`: CodeChunk::mins.
+  [[gnu::always_inline]] static void DotSplitQuads(const std::byte* codes, const float* starts,
+                                                   const RowPointers<kTileRows>& x, I (&dots)[kTileRows][kVecs]) {
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      dots[r][0] = I::LoadSums(reinterpret_cast<const std::byte*>(starts));
+    });
+    Unrolled<kGroup / 4>([&](auto i) __attribute__((always_inline)) {
+      const auto values = I::Load(codes + kQuadBytes * i), below_zero = I::Load(codes + kBelowZero + kQuadBytes * i);
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        dots[r][0] = I::DotSplit(values, below_zero, x[r] + 4 * i, dots[r][0]);
+      });
+    });
+  }
+
+  [[gnu::always_inline]] static void AddPairs(const std::byte* codes, const RowPointers<kTileRows>& x,
+                                              I (&dots)[kTileRows][kVecs]) {
+    constexpr int kQuads = Steps::kQuads;
+    Unrolled<kGroup / 4 / kQuads>([&](auto step) __attribute__((always_inline)) {
+      typename I::Pairs pairs[kTileRows];
+      Unrolled<kQuads>([&](auto i) __attribute__((always_inline)) {
+        const auto own = I::Load(codes + kQuadBytes * (kQuads * step + i));
+        Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+          const std::byte* four = x[r] + 4 * (kQuads * step + i);
+          i == 0 ? pairs[r].Start(own, four) : pairs[r].Add(own, four);
+        });
+      });
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) { dots[r][0] = pairs[r].AddedTo(dots[r][0]); });
+    });
+  }
+
   // `kOwn`: which of the groups that lie together.
   template <int kOwn>
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* codes, const float* scales,
@@ -242,8 +276,10 @@ struct CodeTile {
       if constexpr (Steps::kCorrects) start = I::Same(terms + kTermBytes * r.value);
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = start; });
     });
-    if constexpr (Steps::kQuads > 0) {
-      I::template DotSmallGroup<kGroup, Steps::kQuads>(codes, x, dots);
+    if constexpr (Steps::kSplits) {
+      DotSplitQuads(codes, scales + kChunkInputs / 16 * kPanelCols, x, dots);
+    } else if constexpr (Steps::kQuads > 0) {
+      AddPairs(codes, x, dots);
     } else {
       DotQuads<kOwn>(codes, x, dots);
     }
@@ -272,7 +308,7 @@ template <class I, class Codes, bool kAsSigned>
       Codes::Quads(block + 64 * v, second, quad, codes);
       Unrolled<4>([&](auto group) __attribute__((always_inline)) {
         if constexpr (kAsSigned && Codes::kOffset != 0) codes[group] = I::Subtract(codes[group], Codes::kOffset);
-        __builtin_memcpy(target + kQuadBytes * (8 * group + quad) + 64 * v, &codes[group], 64);
+        I::Store(codes[group], target + kQuadBytes * (8 * group + quad) + 64 * v);
       });
     });
   }
@@ -306,15 +342,29 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
       if (group % 4 == 0) StoreHalfBlock<I, Codes, kAsSigned>(block, second, codes);
       codes += 8 * kQuadBytes;
     } else {
+      [[maybe_unused]] I starts[kVecsPerPanel] = {I::Zero(), I::Zero()};
       for (int half = 0; half < 2; ++half) {
         Unrolled<4>([&](auto i) __attribute__((always_inline)) {
           Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
             typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
             if constexpr (kAsSigned && Codes::kOffset != 0) quad = I::Subtract(quad, Codes::kOffset);
-            __builtin_memcpy(codes + kQuadBytes * i + 64 * v, &quad, 64);
+            std::byte* const target = codes + kQuadBytes * i + 64 * v;
+            if constexpr (kSplitsSigns<I, Codes>) {
+              const auto split = I::SplitSigns(quad);
+              starts[v] = I::AddValues(I::And(split.values, split.below_zero), starts[v]);
+              I::Store(split.values, target);
+              I::Store(split.below_zero, target + kBelowZero);
+            } else {
+              I::Store(quad, target);
+            }
           });
         });
         codes += 4 * kQuadBytes;
+      }
+      if constexpr (kSplitsSigns<I, Codes>) {
+        for (int v = 0; v < kVecsPerPanel; ++v) {
+          I::StoreSums(starts[v], reinterpret_cast<std::byte*>(chunk->mins[k / kGroupInputs] + 16 * v));
+        }
       }
     }
   }
@@ -405,11 +455,43 @@ void GemmOfBlockCodes(const GemmArgs& args) {
   }
 }
 
+// int8 weights, with the signs split for all tiles of a block of rows.
+template <class I>
+void RunSplitInt8Gemm(const GemmArgs& args) {
+  using Steps = SplitInt8Steps<I>;
+  ForEachPanel<Steps, kMaxBlockTiles>(args, [&](const TileBlock& block, int64_t panel, float* sums) {
+    __builtin_memset(sums, 0, static_cast<size_t>(block.num_rows() * kPanelCols) * sizeof(float));
+    SplitInt8Block split;
+    const std::byte* own = args.w + panel * args.panel_bytes;
+    for (int64_t first = 0; first < args.inner_dim; first += kInt8Group, own += kInt8BlockBytes) {
+      NextChunk next_chunk =
+          NextChunk::For(own + kInt8BlockBytes, kInt8BlockBytes, kCallsOfSplit + 4 * block.num_tiles);
+      SplitInt8<I>(own, next_chunk, &split);
+      TileRun run = {.x = args.x + block.first_row * args.x_stride_bytes,
+                     .x_stride_bytes = args.x_stride_bytes,
+                     .w = reinterpret_cast<const std::byte*>(&split),
+                     .inner_dim = args.inner_dim,
+                     .begin = first,
+                     .end = first + 1,
+                     .sums = sums,
+                     .prefetch = {.ahead = 0, .lines = 0},
+                     .next_chunk = next_chunk};
+      RunTiles<Steps, Int8Tile, Steps::kRows>(block.num_larger, block.min_rows + 1, run);
+      RunTiles<Steps, Int8Tile, Steps::kRows>(block.num_tiles - block.num_larger, block.min_rows, run);
+    }
+    StorePanel<typename Steps::Vec>(args, block.first_row, block.num_rows(), panel, sums);
+  });
+}
+
 // REQUIRES: kInt8 rows. Does not ask the table of formats, which units with instruction set flags would export.
 template <class I>
 void GemmOfRowCodes(const GemmArgs& args) {
   switch (args.w_format) {
     case WeightFormat::kInt8:
+      if constexpr (I::kAddsPairs) {
+        if (args.num_rows > kFewRows) return RunSplitInt8Gemm<I>(args);
+      }
+      return GemmOfCodes<I>(args);
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3:
     case WeightFormat::kHqq2:

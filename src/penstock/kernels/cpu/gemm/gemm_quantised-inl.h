@@ -24,6 +24,49 @@ struct Int8Rows {
                run.x_stride_bytes) {}
 };
 
+// With AVX2, a tile of 4 rows keeps sums of 16 bits (Ints::Pairs) in half of the registers.
+constexpr int kRowsOfPairs = 4;
+
+// Returns how many quads of codes up to `max_code` can be added in 16 bits, in a group of so many inputs.
+constexpr int QuadsInPairs(int max_code, int group) { return max_code > 31 ? 2 : max_code > 15 ? 4 : group / 4; }
+
+// Adds products of small codes to `dots`, in 16 bits first where the instruction set does.
+template <class I, int kTileRows, int kVecs>
+struct SumsOfSmall {
+  I (&dots)[kTileRows][kVecs];
+
+  [[gnu::always_inline]] SumsOfSmall(I (&sums)[kTileRows][kVecs]) : dots(sums) {}
+  template <int kRow, int kVec>
+  [[gnu::always_inline]] void Add(const typename I::Codes& codes, const std::byte* x) {
+    dots[kRow][kVec] = I::DotSmall(codes, x, dots[kRow][kVec]);
+  }
+  [[gnu::always_inline]] void Flush() {}
+};
+template <class I, int kTileRows, int kVecs>
+requires(I::kAddsPairs) struct SumsOfSmall<I, kTileRows, kVecs> {
+  I (&dots)[kTileRows][kVecs];
+  typename I::Pairs pairs[kTileRows][kVecs];
+
+  [[gnu::always_inline]] SumsOfSmall(I (&sums)[kTileRows][kVecs]) : dots(sums) { Clear(); }
+  template <int kRow, int kVec>
+  [[gnu::always_inline]] void Add(const typename I::Codes& codes, const std::byte* x) {
+    pairs[kRow][kVec].Add(codes, x);
+  }
+  [[gnu::always_inline]] void Flush() {
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = pairs[r][v].AddedTo(dots[r][v]); });
+    });
+    Clear();
+  }
+
+ private:
+  [[gnu::always_inline]] void Clear() {
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { pairs[r][v] = I::Pairs::Zero(); });
+    });
+  }
+};
+
 template <class I>
 struct Int8Steps {
   using Ints = I;
@@ -31,14 +74,48 @@ struct Int8Steps {
   static constexpr int kRows = I::kRows;
   static constexpr int64_t kBlockInputs = kInt8Group;
   static constexpr int64_t kBlockBytes = kInt8BlockBytes;
+  static constexpr bool kSplits = false;
 };
+
+// A block of int8 weights as Ints::SplitSigns parts it: the first part has the block's layout, with absolute values.
+struct SplitInt8Block {
+  alignas(64) std::byte values[kInt8BlockBytes];
+  alignas(64) std::byte below_zero[kInt8Group * kPanelCols];
+  alignas(64) std::byte starts[4 * kPanelCols];  // of the sums of Ints::DotSplit
+};
+template <class I>
+struct SplitInt8Steps : Int8Steps<I> {
+  static constexpr int kRows = kRowsOfPairs;
+  static constexpr int64_t kBlockBytes = sizeof(SplitInt8Block);
+  static constexpr bool kSplits = true;
+};
+
+constexpr int64_t kCallsOfSplit = 4;
+template <class I>
+void SplitInt8(const std::byte* block, NextChunk& next_chunk, SplitInt8Block* split) {
+  I starts[kVecsPerPanel] = {I::Zero(), I::Zero()};
+  for (int64_t at = 0; at < kInt8Group * kPanelCols; at += kQuadBytes) {
+    if (at % (8 * kQuadBytes) == 0) next_chunk.Issue();
+    Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
+      const auto own = I::SplitSigns(I::Load(block + at + 64 * v));
+      starts[v] = I::AddValues(I::And(own.values, own.below_zero), starts[v]);
+      I::Store(own.values, split->values + at + 64 * v);
+      I::Store(own.below_zero, split->below_zero + at + 64 * v);
+    });
+  }
+  Unrolled<kVecsPerPanel>([&](auto v)
+                              __attribute__((always_inline)) { I::StoreSums(starts[v], split->starts + 64 * v); });
+  __builtin_memcpy(split->values + kInt8Group * kPanelCols, block + kInt8Group * kPanelCols,
+                   kInt8BlockBytes - kInt8Group * kPanelCols);
+}
 
 template <class Steps, int kTileRows>
 struct Int8Tile {
   using I = typename Steps::Ints;
   using V = typename I::Vec;
   static constexpr int kVecs = V::kPanelVecs;
-  static constexpr int kUnroll = static_cast<int>(Prefetch::kBytes / kQuadBytes);
+  // With half of 8 quads, a tile of split signs takes 1.15 times as long.
+  static constexpr int kUnroll = Steps::kSplits ? 8 : static_cast<int>(Prefetch::kBytes / kQuadBytes);
 
   [[gnu::always_inline]] static void Run(TileRun& run) {
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
@@ -49,8 +126,8 @@ struct Int8Tile {
         // Without this, GCC would also keep the sums on the stack and store each of them twice.
         asm("" : "+r"(sums));
         run.prefetch.StartGroupAt(w);
-        MultiplyGroup(w, first_vec, x, run.prefetch, sums);
-        w += kInt8BlockBytes;
+        MultiplyGroup(w, first_vec, x, run, sums);
+        w += Steps::kBlockBytes;
         x.groups.Advance(sizeof(Int8RowGroup));
       }
     }
@@ -58,23 +135,34 @@ struct Int8Tile {
 
  private:
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* w, int first_vec, Int8Rows<kTileRows>& rows,
-                                                   Prefetch& prefetch, float* sums) {
+                                                   TileRun& run, float* sums) {
     I dots[kTileRows][kVecs];
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-        dots[r][v] = I::StartInt8(rows.groups[r] + offsetof(Int8RowGroup, code_offset));
+        if constexpr (Steps::kSplits) {
+          dots[r][v] = I::LoadSums(w + offsetof(SplitInt8Block, starts) + 64 * (first_vec + v));
+        } else {
+          dots[r][v] = I::StartInt8(rows.groups[r] + offsetof(Int8RowGroup, code_offset));
+        }
       });
     });
     const std::byte* quad = w + 64 * first_vec;
     for (int i = 0; i < kInt8Group / 4 / kUnroll; ++i) {
-      prefetch.Issue();
+      Steps::kSplits ? run.next_chunk.Issue() : run.prefetch.Issue();
       Unrolled<kUnroll>([&](auto u) __attribute__((always_inline)) {
-        typename I::Codes codes[kVecs];
-        Unrolled<kVecs>([&](auto v)
-                            __attribute__((always_inline)) { codes[v] = I::Load(quad + kQuadBytes * u + 64 * v); });
+        typename I::Codes codes[kVecs], below_zero[kVecs];
+        Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+          const std::byte* const own = quad + kQuadBytes * u + 64 * v;
+          codes[v] = I::Load(own);
+          if constexpr (Steps::kSplits) below_zero[v] = I::Load(own + offsetof(SplitInt8Block, below_zero));
+        });
         Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
           Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-            dots[r][v] = I::DotInt8(codes[v], rows.codes[r] + 4 * u, dots[r][v]);
+            if constexpr (Steps::kSplits) {
+              dots[r][v] = I::DotSplit(codes[v], below_zero[v], rows.codes[r] + 4 * u, dots[r][v]);
+            } else {
+              dots[r][v] = I::DotInt8(codes[v], rows.codes[r] + 4 * u, dots[r][v]);
+            }
           });
         });
       });
@@ -96,24 +184,27 @@ struct Int8Tile {
 };
 
 // One group of 64 inputs of an HQQ panel. Calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
-// and ask() twice; for ternary once. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, a third more
-// than hqq3 and ternary read, and twice as much as hqq2 reads. `header` is the block's.
+// and ask() before each half; for ternary once. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, a
+// third more than hqq3 and ternary read, and twice as much as hqq2 reads. `header` is the block's.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
   template <class Ask, class Dot>
   [[gnu::always_inline]] static void ForEachQuad(const std::byte*, int, const std::byte* group, const Ask& ask,
                                                  const Dot& dot) {
     if constexpr (kFormat == WeightFormat::kHqq4) {
-      for (int64_t i = 0; i < 8; ++i) {
+      constexpr int kAtOnce = I::kAddsPairs ? 4 : 1;
+      for (int64_t i = 0; i < 8; i += kAtOnce) {
         if (i % 4 == 0) ask();
-        typename I::Codes low[kVecs], high[kVecs];
-        Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-          const typename I::Codes both = I::Load(group + kQuadBytes * i + 64 * v);
-          low[v] = I::And(both, 15);
-          high[v] = I::And(I::ShiftRight(both, 4), 15);
+        Unrolled<kAtOnce>([&](auto j) __attribute__((always_inline)) {
+          typename I::Codes low[kVecs], high[kVecs];
+          Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+            const typename I::Codes both = I::Load(group + kQuadBytes * (i + j) + 64 * v);
+            low[v] = I::And(both, 15);
+            high[v] = I::And(I::ShiftRight(both, 4), 15);
+          });
+          dot(low, 8 * (i + j));
+          dot(high, 8 * (i + j) + 4);
         });
-        dot(low, 8 * i);
-        dot(high, 8 * i + 4);
       }
     } else {
       for (int i = 0; i < 4; ++i) {
@@ -185,7 +276,7 @@ template <class I, WeightFormat kFormat>
 struct HqqSteps {
   using Ints = I;
   using Vec = typename I::Vec;
-  static constexpr int kRows = I::kRows;
+  static constexpr int kRows = I::kAddsPairs ? kRowsOfPairs : I::kRows;
   static constexpr int64_t kGroupBytes = HqqGroupBytes(kFormat);
   static constexpr int64_t kBlockInputs = kHqqBlock;
   static constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
@@ -238,16 +329,22 @@ struct HqqTile {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = I::Zero(); });
     });
     RowPointers<kTileRows> codes = x.codes;
+    // Half a group has 8 quads of codes up to 15: 8 * 2 * 15 * 127 fits 16 bits. Ternary codes are at most 2.
+    SumsOfSmall<I, kTileRows, kVecs> sums_of_half(dots);
     HqqCodes<I, Steps::kWeights, kVecs>::ForEachQuad(
-        header + 64 * first_vec, group_idx,
-        group + 64 * first_vec, [&]() __attribute__((always_inline)) { prefetch.Issue(); },
+        header + 64 * first_vec, group_idx, group + 64 * first_vec,
+        [&]() __attribute__((always_inline)) {
+          prefetch.Issue();
+          if constexpr (Steps::kWeights == WeightFormat::kHqq4) sums_of_half.Flush();
+        },
         [&](const auto& w_codes, int offset) __attribute__((always_inline)) {
           Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
             Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-              dots[r][v] = I::DotSmall(w_codes[v], codes[r] + offset, dots[r][v]);
+              sums_of_half.template Add<r, v>(w_codes[v], codes[r] + offset);
             });
           });
         });
+    sums_of_half.Flush();
     V scales[kVecs], minus_zeros[kVecs];
     Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
       const int64_t place = kPanelCols * group_idx + 16 * (first_vec + v);
