@@ -412,23 +412,26 @@ void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int
   });
 }
 
-// More rows read chunks. With AVX-512, chunks pay earlier if codes stay in place or take many operations to unpack.
-// Time of 8 rows with chunks on Zen 4: q8_0 0.74, nvfp4 0.82, q4_k 0.90, q3_k 0.91, q5_k 0.95, other formats 1.02 to
-// 1.14. With AVX2 they take as long, and q8_0 1.1 times.
-template <class I, WeightFormat kFormat>
-constexpr int64_t kMaxFewRows = I::Vec::kPanelVecs == 1 ? kFewRows
-                                : kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ3_K ||
-                                        kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kNvfp4
-                                    ? 4
-                                : kFormat == WeightFormat::kQ5_K ? 6
-                                                                 : kFewRows;
+// More rows read chunks, which pay earlier if codes take many operations to unpack, or with AVX-512 if they stay in
+// place. Time of 8 rows with chunks on Zen 4: with AVX-512 q8_0 0.74, nvfp4 0.82, q4_k 0.90, q3_k 0.91, q5_k 0.95,
+// other formats 1.02 to 1.14; with AVX2 q8_0, q4_0 and q4_1 1.02 to 1.07, other formats 0.63 (nvfp4) to 0.95 (q4_k).
+template <class I>
+constexpr int64_t MaxFewRows(WeightFormat format) {
+  using enum WeightFormat;
+  constexpr int64_t kOneTile = kFewRows / 2;
+  if (I::kAddsPairs)
+    return format == kQ8_0 || format == kQ4_0 || format == kQ4_1 || format == kU4 ? kFewRows : kOneTile;
+  if (I::Vec::kPanelVecs == 1) return kFewRows;
+  if (format == kQ8_0 || format == kQ3_K || format == kQ4_K || format == kNvfp4) return kOneTile;
+  return format == kQ5_K ? 6 : kFewRows;
+}
 
 template <class I, WeightFormat kFormat>
 void RunBlockCodesGemm(const GemmArgs& args) {
   if constexpr (kFormat != WeightFormat::kFp8) {
     using Codes = BlockCodes<I, kFormat>;
     constexpr bool kInPlace = kUnpacksInTiles<I, kFormat>;
-    if (args.num_rows <= kMaxFewRows<I, kFormat>) {
+    if (args.num_rows <= MaxFewRows<I>(kFormat)) {
       if constexpr (kUnpacksOnceForFewRows<I, kFormat>) {
         if (args.num_rows <= kFewRows / 2) return RunGemm<BlockSteps<I, kFormat, true>, BlockTile>(args);
       }
@@ -489,7 +492,7 @@ void GemmOfRowCodes(const GemmArgs& args) {
   switch (args.w_format) {
     case WeightFormat::kInt8:
       if constexpr (I::kAddsPairs) {
-        if (args.num_rows > kFewRows) return RunSplitInt8Gemm<I>(args);
+        if (args.num_rows > kFewRows / 2) return RunSplitInt8Gemm<I>(args);
       }
       return GemmOfCodes<I>(args);
     case WeightFormat::kHqq4:
