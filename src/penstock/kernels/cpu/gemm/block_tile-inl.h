@@ -55,34 +55,38 @@ struct BlockTile {
   [[gnu::always_inline]] static void Run(TileRun& run) {
     const int64_t num_groups = (run.inner_dim + kInt8Group - 1) / kInt8Group;
     typename Codes::Scales scales{};
-    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* w = run.w;
-      float* sums = run.sums + 16 * first_vec;
-      Int8Rows<kTileRows> x(run);
-      RowPointers<kTileRows> code_sums(
-          run.x + num_groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) + run.begin / 8,
-          run.x_stride_bytes);
-      for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
-        asm("" : "+r"(sums));  // see Int8Tile
-        const int64_t rest = run.inner_dim - k;
-        const int num_of_four = rest < kInt8Group ? static_cast<int>((rest + kGroupInputs - 1) / kGroupInputs) : 4;
-        const bool is_second = kElements > kInt8Group && (k - run.begin) % kElements != 0;
-        run.prefetch.StartGroupAt(is_second ? w + kGroupBytes : w);
-        if (kElements > kInt8Group && !is_second) scales = typename Codes::Scales(w);
+    const std::byte* w = run.w;
+    Int8Rows<kTileRows> x(run);
+    RowPointers<kTileRows> code_sums(
+        run.x + num_groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) + run.begin / 8,
+        run.x_stride_bytes);
+    float* sums = run.sums;
+    for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
+      asm("" : "+r"(sums));  // see Int8Tile
+      const int64_t rest = run.inner_dim - k;
+      const int num_of_four = rest < kInt8Group ? static_cast<int>((rest + kGroupInputs - 1) / kGroupInputs) : 4;
+      const bool is_second = kElements > kInt8Group && (k - run.begin) % kElements != 0;
+      run.prefetch.StartGroupAt(is_second ? w + kGroupBytes : w);
+      if (kElements > kInt8Group && !is_second) scales = typename Codes::Scales(w);
+      // All outputs of these inputs: the panel is read once and in order.
+      Unrolled<kVecsPerPanel / kVecs>([&](auto pass) __attribute__((always_inline)) {
+        constexpr int kFirstVec = kVecs * pass;
         if constexpr (kHasAllSums) {
           constexpr int kVecsAtOnce = kTileRows == 1 ? kVecs : 1;
           Unrolled<kVecs / kVecsAtOnce>([&](auto part) __attribute__((always_inline)) {
-            MultiplyHalfBlock<kVecsAtOnce, part == 0>(w, scales, is_second ? 1 : 0, first_vec + part * kVecsAtOnce, x,
-                                                      code_sums, run.prefetch, sums + 16 * part * kVecsAtOnce);
+            MultiplyHalfBlock<kVecsAtOnce, pass + part == 0>(w, scales, is_second ? 1 : 0,
+                                                             kFirstVec + part * kVecsAtOnce, x, code_sums, run.prefetch,
+                                                             sums + 16 * (kFirstVec + part * kVecsAtOnce));
           });
         } else {
-          Multiply128(w, scales, is_second ? 1 : 0, num_of_four, first_vec, x, code_sums, run.prefetch, sums);
+          Multiply128<pass == 0>(w, scales, is_second ? 1 : 0, num_of_four, kFirstVec, x, code_sums, run.prefetch,
+                                 sums + 16 * kFirstVec);
         }
-        x.codes.Advance(kInt8Group);
-        x.groups.Advance(sizeof(Int8RowGroup));
-        code_sums.Advance(16);
-        if (kElements <= kInt8Group || is_second) w += Steps::kBlockBytes;
-      }
+      });
+      x.codes.Advance(kInt8Group);
+      x.groups.Advance(sizeof(Int8RowGroup));
+      code_sums.Advance(16);
+      if (kElements <= kInt8Group || is_second) w += Steps::kBlockBytes;
     }
   }
 
@@ -172,6 +176,7 @@ struct BlockTile {
   }
 
   // Multiplies 128 inputs: four groups of a block of 256, or a block for each group. `scales`: of a block of 256.
+  template <bool kAsks>
   [[gnu::always_inline]] static void Multiply128(const std::byte* w, const typename Codes::Scales& scales, int second,
                                                  int num_groups, int first_vec, const Int8Rows<kTileRows>& x,
                                                  const RowPointers<kTileRows>& code_sums, Prefetch& prefetch,
@@ -181,13 +186,13 @@ struct BlockTile {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
     });
     RowPointers<kTileRows> codes = x.codes, own_sums = code_sums;
-    if constexpr (kGroupBytes > 4 * Prefetch::kBytes) prefetch.Issue();
+    if constexpr (kAsks && kGroupBytes > 4 * Prefetch::kBytes) prefetch.Issue();
     const auto multiply = [&](int group) __attribute__((always_inline)) {
       if constexpr (kElements > kInt8Group) {
-        MultiplyGroup(w, scales, second, group, first_vec, codes, own_sums, prefetch, parts);
+        MultiplyGroup<kAsks>(w, scales, second, group, first_vec, codes, own_sums, prefetch, parts);
       } else {
         const std::byte* block = w + group * kOwnBytes;
-        MultiplyGroup(block, typename Codes::Scales(block), 0, 0, first_vec, codes, own_sums, prefetch, parts);
+        MultiplyGroup<kAsks>(block, typename Codes::Scales(block), 0, 0, first_vec, codes, own_sums, prefetch, parts);
       }
       codes.Advance(kGroupInputs);
       own_sums.Advance(4);
@@ -200,11 +205,12 @@ struct BlockTile {
     AddParts(parts, x, sums);
   }
 
+  template <bool kAsks>
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* block, const typename Codes::Scales& scales,
                                                    int second, int group, int first_vec,
                                                    const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
                                                    Prefetch& prefetch, V (&parts)[kTileRows][kVecs]) {
-    prefetch.Issue();
+    if constexpr (kAsks) prefetch.Issue();
     I dots[kTileRows][kVecs];
     GroupScales<kVecs> own_scales;
     if constexpr (Codes::kGroup == kGroupInputs) Start(sums, 1, 1, dots);
@@ -220,7 +226,7 @@ struct BlockTile {
       }
     }
     if constexpr (Codes::kOffset != 128 && kQuadsInPairs > 4) sums_of_small.Flush();
-    if constexpr (kAsksTwice) prefetch.Issue();
+    if constexpr (kAsks && kAsksTwice) prefetch.Issue();
     if constexpr (Codes::kGroup == kGroupInputs && !kReadsScalesFirst) {
       own_scales = {scales, second, group, 0, first_vec};
     }

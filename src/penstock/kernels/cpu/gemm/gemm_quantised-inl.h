@@ -118,24 +118,27 @@ struct Int8Tile {
   static constexpr int kUnroll = Steps::kSplits ? 8 : static_cast<int>(Prefetch::kBytes / kQuadBytes);
 
   [[gnu::always_inline]] static void Run(TileRun& run) {
-    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* w = run.w;
-      float* sums = run.sums + 16 * first_vec;
-      Int8Rows<kTileRows> x(run);
-      for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
-        // Without this, GCC would also keep the sums on the stack and store each of them twice.
-        asm("" : "+r"(sums));
-        run.prefetch.StartGroupAt(w);
-        MultiplyGroup(w, first_vec, x, run, sums);
-        w += Steps::kBlockBytes;
-        x.groups.Advance(sizeof(Int8RowGroup));
-      }
+    const std::byte* w = run.w;
+    Int8Rows<kTileRows> x(run);
+    float* sums = run.sums;
+    for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
+      // Without this, GCC would also keep the sums on the stack and store each of them twice.
+      asm("" : "+r"(sums));
+      run.prefetch.StartGroupAt(w);
+      Unrolled<kVecsPerPanel / kVecs>([&](auto pass) __attribute__((always_inline)) {
+        MultiplyGroup<pass == 0>(w, kVecs * pass, x, run, sums + 16 * kVecs * pass);
+      });
+      w += Steps::kBlockBytes;
+      x.codes.Advance(kInt8Group);
+      x.groups.Advance(sizeof(Int8RowGroup));
     }
   }
 
  private:
-  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* w, int first_vec, Int8Rows<kTileRows>& rows,
+  template <bool kAsks>
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* w, int first_vec, const Int8Rows<kTileRows>& x,
                                                    TileRun& run, float* sums) {
+    Int8Rows<kTileRows> rows = x;
     I dots[kTileRows][kVecs];
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
@@ -148,7 +151,11 @@ struct Int8Tile {
     });
     const std::byte* quad = w + 64 * first_vec;
     for (int i = 0; i < kInt8Group / 4 / kUnroll; ++i) {
-      Steps::kSplits ? run.next_chunk.Issue() : run.prefetch.Issue();
+      if constexpr (Steps::kSplits) {
+        run.next_chunk.Issue();
+      } else if constexpr (kAsks) {
+        run.prefetch.Issue();
+      }
       Unrolled<kUnroll>([&](auto u) __attribute__((always_inline)) {
         typename I::Codes codes[kVecs], below_zero[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
@@ -290,37 +297,38 @@ struct HqqTile {
   static constexpr int kVecs = V::kPanelVecs;
 
   [[gnu::always_inline]] static void Run(TileRun& run) {
-    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* block = run.w;
-      float* sums = run.sums + 16 * first_vec;
-      Int8Rows<kTileRows> x(run);
-      [[maybe_unused]] alignas(64) std::byte copy[kHqqHeaderBytes];
-      for (int64_t begin = run.begin; begin < run.end; begin += kHqqBlock) {
-        const int64_t rest = run.end - begin;
-        const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : kHqqBlock / 64;
-        // Reads the header before the codes behind it, because a processor asks ahead for bytes that are read in order.
-        // On Zen 4, 1 and 4 rows of hqq4 take 0.87 of the time then, but those of hqq3 1.15 and 1.04. With AVX2, 4 rows
-        // of hqq4 take 1.04 of it.
-        const std::byte* header = block;
-        if constexpr (Steps::kWeights == WeightFormat::kHqq4 && (kTileRows == 1 || kVecs == 2)) {
-          __builtin_memcpy(copy, block, sizeof(copy));
-          header = copy;
-        }
-        for (int group = 0; group < num_groups; ++group) {
-          const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
-          asm("" : "+r"(sums));  // see Int8Tile
-          run.prefetch.StartGroupAt(data);
-          MultiplyGroup(header, group, data, first_vec, x, run.prefetch, sums);
-          x.codes.Advance(64);
-          if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
-        }
-        block += Steps::kBlockBytes;
+    const std::byte* block = run.w;
+    Int8Rows<kTileRows> x(run);
+    float* sums = run.sums;
+    [[maybe_unused]] alignas(64) std::byte copy[kHqqHeaderBytes];
+    for (int64_t begin = run.begin; begin < run.end; begin += kHqqBlock) {
+      const int64_t rest = run.end - begin;
+      const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : kHqqBlock / 64;
+      // Reads the header before the codes behind it, because a processor asks ahead for bytes that are read in order.
+      // On Zen 4, 1 and 4 rows of hqq4 take 0.87 of the time then, but those of hqq3 1.15 and 1.04. With AVX2, 4 rows
+      // of hqq4 take 1.04 of it.
+      const std::byte* header = block;
+      if constexpr (Steps::kWeights == WeightFormat::kHqq4 && (kTileRows == 1 || kVecs == 2)) {
+        __builtin_memcpy(copy, block, sizeof(copy));
+        header = copy;
       }
+      for (int group = 0; group < num_groups; ++group) {
+        const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
+        asm("" : "+r"(sums));  // see Int8Tile
+        run.prefetch.StartGroupAt(data);
+        Unrolled<kVecsPerPanel / kVecs>([&](auto pass) __attribute__((always_inline)) {
+          MultiplyGroup<pass == 0>(header, group, data, kVecs * pass, x, run.prefetch, sums + 16 * kVecs * pass);
+        });
+        x.codes.Advance(64);
+        if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
+      }
+      block += Steps::kBlockBytes;
     }
   }
 
  private:
   // `header` is the block's, `group_idx` counts within the block.
+  template <bool kAsks>
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* header, int group_idx, const std::byte* group,
                                                    int first_vec, const Int8Rows<kTileRows>& x, Prefetch& prefetch,
                                                    float* sums) {
@@ -334,7 +342,7 @@ struct HqqTile {
     HqqCodes<I, Steps::kWeights, kVecs>::ForEachQuad(
         header + 64 * first_vec, group_idx, group + 64 * first_vec,
         [&]() __attribute__((always_inline)) {
-          prefetch.Issue();
+          if constexpr (kAsks) prefetch.Issue();
           if constexpr (Steps::kWeights == WeightFormat::kHqq4) sums_of_half.Flush();
         },
         [&](const auto& w_codes, int offset) __attribute__((always_inline)) {
