@@ -47,7 +47,7 @@ struct BlockTile {
   // q8_0 take 0.89 of the time if scales are read first. With AVX2, which has too few registers, one row takes 1.05 of
   // it.
   static constexpr bool kReadsScalesFirst = Codes::kGroup == kGroupInputs && kVecs == 2;
-  // The quads of codes between two calls of SumsOfSmall::Flush.
+  // The quads of codes between two calls of SumsOfSmall::Flush. 0: signed codes, which do without it.
   static constexpr int kQuadsInPairs = I::kAddsPairs ? QuadsInPairs(Codes::kMaxCode, Codes::kGroup) : Codes::kGroup / 4;
   // Registers hold the sums of four groups at a time.
   static constexpr bool kHasAllSums = kSharesBytes<Codes> && (kTileRows == 1 || Steps::kUnpacksOnce);
@@ -219,13 +219,12 @@ struct BlockTile {
     for (int half = 0; half < 2; ++half) {
       if constexpr (Codes::kGroup < kGroupInputs) Start(sums, 1 - half, half, dots);
       MultiplyHalf(block, second, group, half, first_vec, x, dots, sums_of_small);
-      if constexpr (Codes::kOffset != 128 && (kQuadsInPairs <= 4 || Codes::kGroup < kGroupInputs))
-        sums_of_small.Flush();
+      if constexpr (kQuadsInPairs > 0 && kQuadsInPairs <= 4) sums_of_small.Flush();
       if constexpr (Codes::kGroup < kGroupInputs) {
         AddTo(parts, dots, {scales, second, group, half, first_vec}, sums, 1 - half, half);
       }
     }
-    if constexpr (Codes::kOffset != 128 && kQuadsInPairs > 4) sums_of_small.Flush();
+    if constexpr (kQuadsInPairs > 4) sums_of_small.Flush();
     if constexpr (kAsks && kAsksTwice) prefetch.Issue();
     if constexpr (Codes::kGroup == kGroupInputs && !kReadsScalesFirst) {
       own_scales = {scales, second, group, 0, first_vec};

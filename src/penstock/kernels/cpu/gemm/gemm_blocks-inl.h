@@ -42,9 +42,9 @@ constexpr CodeKind kKindOf = Codes::kHasMin          ? CodeKind::kMinima
 template <class I, class Codes>
 constexpr bool kSplitsSigns = Codes::kOffset == 128 && I::kAddsPairs;
 
-// The quads whose products Ints::Pairs can add in 16 bits, up to a group; 0: a tile calls DotSmall or DotInt8.
+// The quads whose products Ints::Pairs adds in 16 bits; 0: a tile calls DotSmall, DotInt8 or DotSplit.
 template <class I, class Codes>
-constexpr int kQuadsInSum = !I::kAddsPairs || Codes::kOffset == 128 ? 0 : QuadsInPairs(Codes::kMaxCode, Codes::kGroup);
+constexpr int kQuadsInSum = I::kAddsPairs ? QuadsInPairs(Codes::kMaxCode, Codes::kGroup) : 0;
 
 // Whether tiles unpack codes as they read them in the panel. With AVX-512 one or two operations for 64 codes run beside
 // the products, while stores of unpacked codes hold them up. On Zen 4 16 rows take 0.87 (q4_0) to 0.92 (mxfp4) of the
@@ -235,7 +235,7 @@ struct CodeTile {
     }
   }
 
-  // `starts`: CodeChunk::mins.
+  // `starts`: of the integer sums (CodeChunk::mins).
   [[gnu::always_inline]] static void DotSplitQuads(const std::byte* codes, const float* starts,
                                                    const RowPointers<kTileRows>& x, I (&dots)[kTileRows][kVecs]) {
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
@@ -419,8 +419,8 @@ template <class I>
 constexpr int64_t MaxFewRows(WeightFormat format) {
   using enum WeightFormat;
   constexpr int64_t kOneTile = kFewRows / 2;
-  if (I::kAddsPairs)
-    return format == kQ8_0 || format == kQ4_0 || format == kQ4_1 || format == kU4 ? kFewRows : kOneTile;
+  const bool is_simple = format == kQ8_0 || format == kQ4_0 || format == kQ4_1 || format == kU4;
+  if (I::kAddsPairs) return is_simple ? kFewRows : kOneTile;
   if (I::Vec::kPanelVecs == 1) return kFewRows;
   if (format == kQ8_0 || format == kQ3_K || format == kQ4_K || format == kNvfp4) return kOneTile;
   return format == kQ5_K ? 6 : kFewRows;
@@ -475,7 +475,7 @@ void RunSplitInt8Gemm(const GemmArgs& args) {
                      .w = reinterpret_cast<const std::byte*>(&split),
                      .inner_dim = args.inner_dim,
                      .begin = first,
-                     .end = first + 1,
+                     .end = first + kInt8Group,
                      .sums = sums,
                      .prefetch = {.ahead = 0, .lines = 0},
                      .next_chunk = next_chunk};

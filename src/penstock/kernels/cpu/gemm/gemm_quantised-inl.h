@@ -27,8 +27,13 @@ struct Int8Rows {
 // With AVX2, a tile of 4 rows keeps sums of 16 bits (Ints::Pairs) in half of the registers.
 constexpr int kRowsOfPairs = 4;
 
-// Returns how many quads of codes up to `max_code` can be added in 16 bits, in a group of so many inputs.
-constexpr int QuadsInPairs(int max_code, int group) { return max_code > 31 ? 2 : max_code > 15 ? 4 : group / 4; }
+// Returns how many quads of codes up to `max_code` can be added in 16 bits: all of a group of `group` inputs, half of
+// them and so on. 0: none, because two products may overflow.
+constexpr int QuadsInPairs(int max_code, int group) {
+  int quads = group / 4;
+  while (quads * 2 * max_code * 127 > 32767) quads /= 2;
+  return quads;
+}
 
 // Adds products of small codes to `dots`, in 16 bits first where the instruction set does.
 template <class I, int kTileRows, int kVecs>
@@ -337,7 +342,8 @@ struct HqqTile {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = I::Zero(); });
     });
     RowPointers<kTileRows> codes = x.codes;
-    // Half a group has 8 quads of codes up to 15: 8 * 2 * 15 * 127 fits 16 bits. Ternary codes are at most 2.
+    // Products of a group fit 16 bits, those of hqq4 half a group.
+    static_assert(QuadsInPairs(7, 64) == 16 && QuadsInPairs(15, 64) == 8);
     SumsOfSmall<I, kTileRows, kVecs> sums_of_half(dots);
     HqqCodes<I, Steps::kWeights, kVecs>::ForEachQuad(
         header + 64 * first_vec, group_idx, group + 64 * first_vec,
