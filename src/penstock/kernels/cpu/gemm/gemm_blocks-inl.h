@@ -350,10 +350,7 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
             if constexpr (kAsSigned && Codes::kOffset != 0) quad = I::Subtract(quad, Codes::kOffset);
             std::byte* const target = codes + kQuadBytes * i + 64 * v;
             if constexpr (kSplitsSigns<I, Codes>) {
-              const auto split = I::SplitSigns(quad);
-              starts[v] = I::AddValues(I::And(split.values, split.below_zero), starts[v]);
-              I::Store(split.values, target);
-              I::Store(split.below_zero, target + kBelowZero);
+              I::StoreSplit(quad, target, target + kBelowZero, starts[v]);
             } else {
               I::Store(quad, target);
             }

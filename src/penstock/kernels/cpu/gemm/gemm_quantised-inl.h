@@ -82,7 +82,7 @@ struct Int8Steps {
   static constexpr bool kSplits = false;
 };
 
-// A block of int8 weights as Ints::SplitSigns parts it: the first part has the block's layout, with absolute values.
+// A block of int8 weights as Ints::StoreSplit parts it: the first part has the block's layout, with absolute values.
 struct SplitInt8Block {
   alignas(64) std::byte values[kInt8BlockBytes];
   alignas(64) std::byte below_zero[kInt8Group * kPanelCols];
@@ -102,10 +102,8 @@ void SplitInt8(const std::byte* block, NextChunk& next_chunk, SplitInt8Block* sp
   for (int64_t at = 0; at < kInt8Group * kPanelCols; at += kQuadBytes) {
     if (at % (8 * kQuadBytes) == 0) next_chunk.Issue();
     Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
-      const auto own = I::SplitSigns(I::Load(block + at + 64 * v));
-      starts[v] = I::AddValues(I::And(own.values, own.below_zero), starts[v]);
-      I::Store(own.values, split->values + at + 64 * v);
-      I::Store(own.below_zero, split->below_zero + at + 64 * v);
+      const int64_t own = at + 64 * v;
+      I::StoreSplit(I::Load(block + own), split->values + own, split->below_zero + own, starts[v]);
     });
   }
   Unrolled<kVecsPerPanel>([&](auto v)
