@@ -357,13 +357,33 @@ void SortByRate(std::span<PolicyChoice> choices) {
   });
 }
 
-// Estimates may be off by more than the best choices differ: 17 % were seen for hybrid, which learns while it runs. So
-// simulates the whole runs of the choices near the best one, unless that takes long, and puts them first, sorted anew.
-// Returns the choices that can be compared with each other: these, or all.
+// Simulates the choice's whole run. Runs that take longer than two seconds to simulate are estimated from steps over
+// all layers instead.
+void Check(PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware, const Workload& workload,
+           DrawnChoices& drawn, RepeatedRouting& routing) {
+  constexpr double kMaxTasks = 2'000'000;
+  const double num_tasks = NumTasks(choice.plan, workload, model.config());
+  if (num_tasks < kShortTasks) return;  // it was simulated whole
+  const absl::StatusOr<EnginePlan> plan = PlanOn(hardware, choice.options, model);
+  if (!plan.ok()) return;
+  const SimulationInputs inputs{.config = model.config(), .plan = *plan, .num_threads = choice.options.threads};
+  if (num_tasks <= kMaxTasks) {
+    const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware, workload, &drawn);
+    if (whole.ok()) static_cast<RunTotals&>(choice.estimate) = *whole;
+    return;
+  }
+  absl::StatusOr<RunEstimator> estimator =
+      RunEstimator::Create(inputs, hardware, workload, routing, RunEstimator::Layers::kAll);
+  if (estimator.ok()) choice.estimate = estimator->Estimate();
+}
+
+// Estimates may be off by more than the best choices differ: 17 % were seen for hybrid, which learns while it runs, and
+// 28 % for klotski, whose slots keep more experts of a few layers than of all. So checks the choices near the best one,
+// and puts them first, sorted anew. Returns the choices that can be compared with each other.
 std::span<PolicyChoice> CheckBest(std::span<PolicyChoice> choices, const DescribedModel& model,
                                   const Hardware& hardware, const Workload& workload, DrawnChoices& drawn,
-                                  ThreadPool& pool) {
-  constexpr double kNear = 0.85, kMaxTasks = 2'000'000;  // two seconds each
+                                  std::span<RepeatedRouting> routings, ThreadPool& pool) {
+  constexpr double kNear = 0.85;
   constexpr size_t kMaxChecked = 6;
   size_t num_checked = 0;
   // When the best one turns out to be slower, others come near it.
@@ -373,18 +393,9 @@ std::span<PolicyChoice> CheckBest(std::span<PolicyChoice> choices, const Describ
     while (end < std::min(kMaxChecked, choices.size()) && choices[end].estimate.generation_tokens_per_s() >= least) {
       ++end;
     }
-    const bool is_long = std::ranges::any_of(choices.subspan(num_checked, end - num_checked), [&](const auto& choice) {
-      return NumTasks(choice.plan, workload, model.config()) > kMaxTasks;
-    });
-    if (end == num_checked || is_long) return num_checked > 0 ? choices.first(num_checked) : choices;
-    pool.ParallelFor(static_cast<int64_t>(end - num_checked), [&](int64_t i, int) {
-      PolicyChoice& choice = choices[num_checked + static_cast<size_t>(i)];
-      if (NumTasks(choice.plan, workload, model.config()) < kShortTasks) return;  // it was simulated whole
-      const absl::StatusOr<EnginePlan> plan = PlanOn(hardware, choice.options, model);
-      if (!plan.ok()) return;
-      const SimulationInputs inputs{.config = model.config(), .plan = *plan, .num_threads = choice.options.threads};
-      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware, workload, &drawn);
-      if (whole.ok()) static_cast<RunTotals&>(choice.estimate) = *whole;
+    if (end == num_checked) return choices.first(num_checked);
+    pool.ParallelFor(static_cast<int64_t>(end - num_checked), [&](int64_t i, int worker_idx) {
+      Check(choices[num_checked + static_cast<size_t>(i)], model, hardware, workload, drawn, routings[worker_idx]);
     });
     num_checked = end;
     SortByRate(choices.first(num_checked));
@@ -472,7 +483,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   collect();
   if (choices.empty()) return searches.back().refusal();
   DrawnChoices drawn;
-  BreakTie(CheckBest(choices, model, hardware, workload, help.drawn == nullptr ? drawn : *help.drawn, pool));
+  BreakTie(CheckBest(choices, model, hardware, workload, help.drawn == nullptr ? drawn : *help.drawn, routings, pool));
   for (PolicyChoice& choice : choices) choice.options.policy.expert_slots = choice.plan.num_expert_slots;
   return choices;
 }

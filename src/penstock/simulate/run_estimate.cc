@@ -75,13 +75,15 @@ struct RunEstimator::Impl {
     std::vector<LaneUsage> lanes;
   };
 
-  Impl(const SimulationInputs& simulation_inputs, const Workload& of_workload, RepeatedRouting& routing)
+  Impl(const SimulationInputs& simulation_inputs, const Workload& of_workload, RepeatedRouting& routing, Layers layers)
       : inputs(simulation_inputs),
         num_ranks(simulation_inputs.plan.policy.plan.num_ranks),
         total_requests(of_workload.num_requests),
         workload(OfRank(of_workload, num_ranks)),
         limits(inputs.plan.policy.pass_limits()),
-        fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
+        fewer(FewerLayers(inputs.config, layers == Layers::kAll
+                                             ? inputs.config.num_layers
+                                             : NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
         scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
         num_places(NumPlaces(inputs, workload)),
         unused_by_row(UnusedByRow(inputs.config)),
@@ -266,11 +268,11 @@ RunEstimator::RunEstimator(RunEstimator&&) noexcept = default;
 RunEstimator::~RunEstimator() = default;
 
 absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs, const Hardware& hardware,
-                                                  const Workload& workload, RepeatedRouting& routing) {
+                                                  const Workload& workload, RepeatedRouting& routing, Layers layers) {
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, inputs.plan.policy.plan));
   PENSTOCK_RETURN_IF_ERROR(CheckNeedsNoTokens(inputs.plan.policy.schedule));
   routing.Restart();
-  auto impl = std::make_unique<Impl>(inputs, workload, routing);
+  auto impl = std::make_unique<Impl>(inputs, workload, routing, layers);
   PENSTOCK_ASSIGN_OR_RETURN(impl->simulator, MakeSimulator(inputs, hardware, impl->fewer));
   // The first step also fetches the pinned experts, and finds memory for them. cold_s is the extra time of that step.
   const StepSize first = {.num_prompt_rows = impl->FullChunk(0)};

@@ -49,10 +49,13 @@ class RepeatedRouting : public RoutingSource {
 
 class RunEstimator {
  public:
+  enum class Layers { kFew, kAll };
+
   // Returns errors like SimulateWorkload(). The objects that `inputs` refer to, and `routing`, must outlive the
-  // estimator.
+  // estimator. It simulates a few of the layers, or all of them.
   static absl::StatusOr<RunEstimator> Create(const SimulationInputs& inputs, const Hardware& hardware,
-                                             const Workload& workload, RepeatedRouting& routing);
+                                             const Workload& workload, RepeatedRouting& routing,
+                                             Layers layers = Layers::kFew);
   RunEstimator(RunEstimator&&) noexcept;
   ~RunEstimator();
 
