@@ -73,6 +73,7 @@ TEST(PackedIndexTest, WhatIsWrongIsNamed) {
       {"\"weights_bytes\":100000", "\"weights_bytes\":1000", "ends beyond"},
       {"\"hqq3\"", "\"hqq9\"", "hqq9"},
       {"\"hqq3\"", "\"q6_k\"", "an older program stored q6_k in another order: pack the model again"},
+      {"\"hqq3\"", "\"iq2_s\"", "an older program stored iq2_s in another order: pack the model again"},
       {"\"panels\"", "\"rows\"", "layout"},
       {"\"bytes\":9000", "\"bytes\":31", "bytes: expected 32 to 12832"},
       {"\"bytes\":9000", "\"bytes\":12833", "bytes: expected 32 to 12832"},

@@ -36,6 +36,7 @@ TEST(CpuFeatures, AreThoseOfTheKernel) {
   EXPECT_EQ(cpu.avx2, has({"avx2", "fma", "f16c"}));
   EXPECT_EQ(cpu.avx512, cpu.avx2 && has({"avx512f", "avx512bw", "avx512dq", "avx512vl"}));
   EXPECT_EQ(cpu.avx512_vnni, cpu.avx512 && has({"avx512_vnni"}));
+  EXPECT_EQ(cpu.avx512_vbmi, cpu.avx512 && has({"avx512vbmi"}));
   // Kernels older than 5.12 do not list these two.
   EXPECT_TRUE(!has({"avx_vnni"}) || cpu.avx_vnni == cpu.avx2);
   EXPECT_TRUE(!has({"avx512_bf16"}) || cpu.avx512_bf16 == cpu.avx512);
@@ -46,6 +47,7 @@ TEST(CpuFeatures, BiggerOnesImplySmallerOnes) {
   EXPECT_TRUE(!cpu.avx512 || cpu.avx2);
   EXPECT_TRUE(!cpu.avx_vnni || cpu.avx2);
   EXPECT_TRUE(!cpu.avx512_vnni || cpu.avx512);
+  EXPECT_TRUE(!cpu.avx512_vbmi || cpu.avx512);
   EXPECT_TRUE(!cpu.avx512_bf16 || cpu.avx512);
 }
 

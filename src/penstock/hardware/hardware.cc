@@ -20,6 +20,7 @@ constexpr Feature kFeatures[] = {{"avx2", &CpuFeatures::avx2},
                                  {"avx512", &CpuFeatures::avx512},
                                  {"avx_vnni", &CpuFeatures::avx_vnni},
                                  {"avx512_vnni", &CpuFeatures::avx512_vnni},
+                                 {"avx512_vbmi", &CpuFeatures::avx512_vbmi},
                                  {"avx512_bf16", &CpuFeatures::avx512_bf16},
                                  {"amx_int8", &CpuFeatures::amx_int8},
                                  {"asimd_dot", &CpuFeatures::asimd_dot}};

@@ -16,9 +16,11 @@ constexpr Isa kAllIsas[] = {Isa::kScalar,     Isa::kAvx2,      Isa::kAvx512, Isa
                             Isa::kAvx512Bf16, Isa::kAvx512Amx, Isa::kNeon};
 
 #if defined(__x86_64__)
-// Equal bits matter more than speed: a machine whose instruction sums in another order uses plain AVX-512.
+// Equal bits matter more than speed: a machine whose instruction sums in another order has no use for it. Cooper Lake,
+// which has no VBMI, counts as Cascade Lake.
 bool HasLawfulAvx512Bf16() {
-  static const bool answer = MachineCpuFeatures().avx512_bf16 && kAvx512Bf16FollowsTheLaw();
+  const CpuFeatures& cpu = MachineCpuFeatures();
+  static const bool answer = cpu.avx512_vnni && cpu.avx512_vbmi && cpu.avx512_bf16 && kAvx512Bf16FollowsTheLaw();
   return answer;
 }
 
@@ -28,7 +30,7 @@ bool IsSupported(Isa isa) {
     case Isa::kAvx2: return MachineCpuFeatures().avx2;
     case Isa::kAvx512: return MachineCpuFeatures().avx512;
     case Isa::kAvx512Vnni: return MachineCpuFeatures().avx512_vnni;
-    case Isa::kAvx512Bf16: return MachineCpuFeatures().avx512_vnni && HasLawfulAvx512Bf16();
+    case Isa::kAvx512Bf16: return HasLawfulAvx512Bf16();
     case Isa::kAvx512Amx: return MachineCpuFeatures().amx_int8 && IsSupported(Isa::kAvx512Bf16);
     case Isa::kNeon: return false;
   }

@@ -18,9 +18,8 @@ struct Piece {
   int16_t begin = -1;
 };
 
-// The primary template is for slow formats, which kernels take apart again.
 template <WeightFormat kFormat>
-constexpr Piece kPieces[] = {{TraitsOf(kFormat).block_bytes, 2}};
+constexpr Piece kPieces[] = {{0, 0}};
 template <>
 constexpr Piece kPieces<WeightFormat::kFp8>[] = {{4 + 128, 4}};
 template <>
@@ -53,6 +52,24 @@ template <>
 constexpr Piece kPieces<WeightFormat::kU4>[] = {{2, 2}, {1, 1}, {16, 4}};
 template <>
 constexpr Piece kPieces<WeightFormat::kNvfp4>[] = {{4, 4}, {16, 1}, {128, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq3_S>[] = {{2, 2}, {64 + 8 + 32, 4}, {4, 1}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq3_Xxs>[] = {{2, 2}, {64 + 32, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq2_S>[] = {{2, 2}, {32 + 32 + 8, 4}, {8, 1}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq2_Xs>[] = {{2, 2}, {64, 4}, {8, 1}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq2_Xxs>[] = {{2, 2}, {64, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq1_M>[] = {{32 + 16, 4}, {8, 2}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq1_S>[] = {{2, 2}, {32 + 16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kTq1_0>[] = {{48 + 4, 4, false, 2}, {2, 2, false, 0}};
+template <>
+constexpr Piece kPieces<WeightFormat::kTq2_0>[] = {{64, 4, false, 2}, {2, 2, false, 0}};
 
 std::span<const Piece> PiecesOf(WeightFormat format) {
 #define PENSTOCK_BLOCK_FORMAT(block_format, ...) \

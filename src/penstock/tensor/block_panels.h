@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "penstock/tensor/codebook_formats.h"
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
@@ -38,6 +39,9 @@ constexpr bool HasQuadWords(WeightFormat format) {
   return format == WeightFormat::kQ2_K || format == WeightFormat::kQ3_K || format == WeightFormat::kQ4_K ||
          format == WeightFormat::kQ5_K || format == WeightFormat::kQ6_K;
 }
+
+// Tells whether an older program arranged panels of this format in another way.
+constexpr bool HasNewPanels(WeightFormat format) { return HasQuadWords(format) || IsCodebookOrTernary(format); }
 
 // Makes a panel from `num_cols` <= 32 consecutive rows of blocks; the missing outputs are zeros. `rows` and `panel`
 // must not overlap. REQUIRES: IsBlocks(format).

@@ -1,7 +1,6 @@
 #include "penstock/tensor/codebook_formats.h"
 
 #include <bit>
-#include <cstdint>
 #include <cstring>
 
 #include "penstock/tensor/dtype.h"
@@ -11,10 +10,6 @@ namespace {
 
 #include "penstock/tensor/codebooks.inc"
 
-// The values that a codebook's numbers stand for.
-constexpr float kIq2Values[] = {8, 25, 43};
-constexpr float kIq3XxsValues[] = {4, 12, 20, 28, 36, 44, 52, 62};
-constexpr float kIq3SValues[] = {1, 3, 5, 7, 9, 11, 13, 15};
 constexpr float kIq1Delta = 0.125f;
 
 uint32_t Byte(const std::byte* source, int64_t idx) { return static_cast<uint32_t>(source[idx]); }
@@ -33,7 +28,7 @@ void PutIq2(float scale, uint16_t entry, uint32_t signs, float* target) {
 }
 
 // Writes 8 weights of two entries.
-void PutIq3(float scale, uint16_t first, uint16_t second, const float (&values)[8], uint32_t signs, float* target) {
+void PutIq3(float scale, uint16_t first, uint16_t second, const uint8_t (&values)[8], uint32_t signs, float* target) {
   for (int i = 0; i < 8; ++i) {
     const uint16_t entry = i < 4 ? first : second;
     target[i] = Signed(scale * values[entry >> 3 * (i % 4) & 7], signs, i);

@@ -48,25 +48,22 @@ struct WeightFormatTraits {
   int16_t block_elements = 0;  // weights of a block; kBlocks only
   int16_t block_bytes = 0;     // bytes of a block; kBlocks only
   int16_t gguf_type = -1;      // ggml's number of the type; -1: GGUF files do not have it
-  bool is_slow = false;        // kernels unpack it weight by weight, and multiply it only as floats
   bool is_of_gpus = true;      // kernels of GPUs multiply it
 };
 inline constexpr WeightFormatTraits kWeightFormats[] = {
 #define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
   {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which},
-#define PENSTOCK_BLOCK_TRAITS(slow, gpus, format, called, elements, bytes, gguf, line) \
-  {.value = WeightFormat::k##format,                                                   \
-   .name = called,                                                                     \
-   .summary = line,                                                                    \
-   .kind = WeightKind::kBlocks,                                                        \
-   .block_elements = elements,                                                         \
-   .block_bytes = bytes,                                                               \
-   .gguf_type = gguf,                                                                  \
-   .is_slow = slow,                                                                    \
+#define PENSTOCK_BLOCK_TRAITS(gpus, format, called, elements, bytes, gguf, line) \
+  {.value = WeightFormat::k##format,                                             \
+   .name = called,                                                               \
+   .summary = line,                                                              \
+   .kind = WeightKind::kBlocks,                                                  \
+   .block_elements = elements,                                                   \
+   .block_bytes = bytes,                                                         \
+   .gguf_type = gguf,                                                            \
    .is_of_gpus = gpus},
-#define PENSTOCK_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, true, __VA_ARGS__)
-#define PENSTOCK_HOST_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, false, __VA_ARGS__)
-#define PENSTOCK_SLOW_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, false, __VA_ARGS__)
+#define PENSTOCK_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, __VA_ARGS__)
+#define PENSTOCK_HOST_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, __VA_ARGS__)
 #include "penstock/tensor/weight_formats.def"
 #undef PENSTOCK_BLOCK_TRAITS
 };
@@ -106,7 +103,7 @@ constexpr bool IsBlocks(WeightFormat format) { return TraitsOf(format).kind == W
 constexpr bool IsCodes(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kCodes; }
 // Says whether rows of codes can be multiplied by weights of this format. FP8 codes are floats themselves.
 constexpr bool MultipliesInt8Rows(WeightFormat format) {
-  return IsCodes(format) || (IsBlocks(format) && !TraitsOf(format).is_slow && format != WeightFormat::kFp8);
+  return IsCodes(format) || (IsBlocks(format) && format != WeightFormat::kFp8);
 }
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).

@@ -413,7 +413,6 @@ void Gemm(const GemmArgs& args) {
     case WeightFormat::kHqq3: return RunTileGemm<HqqChunks<WeightFormat::kHqq3>>(args);
     case WeightFormat::kHqq2: return RunTileGemm<HqqChunks<WeightFormat::kHqq2>>(args);
     case WeightFormat::kTernary: return RunTileGemm<HqqChunks<WeightFormat::kTernary>>(args);
-#define PENSTOCK_SLOW_BLOCK_FORMAT(...)
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
   case WeightFormat::k##format:            \
     return RunTileBlocks<WeightFormat::k##format>(args);

@@ -2,6 +2,7 @@
 
 #include "penstock/kernels/cpu/gemm/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm/pairs_avx512bf16-inl.h"
+#include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
 
 namespace penstock::kernels {
@@ -38,6 +39,9 @@ bool FollowsTheLaw() {
 
 void Gemm(const GemmArgs& args) {
   using Steps = Bf16Steps<DotInstruction>;
+  if (args.x_format == RowFormat::kInt8 && IsCodebookOrTernary(args.w_format)) {
+    return GemmOfCodebooks<Avx512IntsOf<true>>(args);
+  }
   if (args.x_format != RowFormat::kBF16) return kAvx512VnniChanges.gemm(args);
   if (args.w_format == WeightFormat::kBF16) return RunGemm<Steps, FloatTile>(args);
   RunChunksGemm<Steps>(args, kAvx512MakeChunkOf(args.w_format), true);

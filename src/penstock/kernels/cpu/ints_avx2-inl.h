@@ -55,6 +55,35 @@ struct Avx2Ints {
     const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
     return {_mm256_shuffle_epi8(values, codes.low), _mm256_shuffle_epi8(values, codes.high)};
   }
+  static Codes Subtract(const Codes& codes, int offset) {
+    const __m256i bytes = _mm256_set1_epi8(static_cast<char>(offset));
+    return {_mm256_sub_epi8(codes.low, bytes), _mm256_sub_epi8(codes.high, bytes)};
+  }
+  static Codes Field(const Codes& codes, int first, int count) {
+    const __m256i mask = _mm256_set1_epi32((1 << count) - 1);
+    return {_mm256_and_si256(_mm256_srli_epi32(codes.low, first), mask),
+            _mm256_and_si256(_mm256_srli_epi32(codes.high, first), mask)};
+  }
+  static Codes ShiftWordsLeft(const Codes& codes, int count) {
+    return {_mm256_slli_epi32(codes.low, count), _mm256_slli_epi32(codes.high, count)};
+  }
+  template <int kBits>
+  static Codes Spread(const Codes& codes, int first) {
+    return {SpreadOf<kBits>(codes.low, first), SpreadOf<kBits>(codes.high, first)};
+  }
+  static Codes Entries(const uint32_t* book, const Codes& codes) {
+    const auto* words = reinterpret_cast<const int*>(book);
+    return {_mm256_i32gather_epi32(words, codes.low, 4), _mm256_i32gather_epi32(words, codes.high, 4)};
+  }
+  static constexpr bool kHasBytePermutes = false;
+  static Codes EvenBits(const Codes& codes) {
+    const Codes shifted = ShiftRight(codes, 4);
+    const Codes folded = {_mm256_xor_si256(codes.low, shifted.low), _mm256_xor_si256(codes.high, shifted.high)};
+    return Or(codes, Lookup(kOddBits, And(folded, 15)));
+  }
+  static Codes Negate(const Codes& codes, const Codes& signs, int first) {
+    return {NegateOf(codes.low, signs.low, first), NegateOf(codes.high, signs.high, first)};
+  }
   static Avx2Ints Same(const std::byte* number) {
     const __m256i same = Four(number);
     return {same, same};
@@ -152,6 +181,25 @@ struct Avx2Ints {
   static constexpr bool kAddsPairs = true;
 
  private:
+  template <int kBits>
+  static __m256i SpreadOf(__m256i codes, int first) {
+    return Part<kBits, 8>(Part<2 * kBits, 16>(_mm256_srli_epi32(codes, first)));
+  }
+  // Parts fields of 2 kBits bits, which begin every 2 kPlace bits, in two: the second one begins kPlace bits later.
+  template <int kBits, int kPlace>
+  static __m256i Part(__m256i fields) {
+    constexpr int kMask = ((1 << kBits) - 1) * (kPlace == 8 ? 0x10001 : 1);
+    const __m256i second = _mm256_slli_epi32(fields, kPlace - kBits);
+    return _mm256_or_si256(_mm256_and_si256(fields, _mm256_set1_epi32(kMask)),
+                           _mm256_and_si256(second, _mm256_set1_epi32(kMask << kPlace)));
+  }
+  static __m256i NegateOf(__m256i codes, __m256i signs, int first) {
+    const __m256i bits = _mm256_set1_epi32(0x08040201);
+    const __m256i places = _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C));
+    const __m256i own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_srli_epi32(signs, first), places), bits);
+    const __m256i mask = _mm256_cmpeq_epi8(own, bits);
+    return _mm256_sub_epi8(_mm256_xor_si256(codes, mask), mask);
+  }
   // One statement, because GCC 12 would compute all products first, and keep them on the stack.
   static void AddSplit(__m256i values, __m256i below_zero, __m256i x, __m256i& sum) {
     __m256i product;

@@ -3,6 +3,7 @@
 
 #include <arm_neon.h>
 
+#include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/vec_neon-inl.h"
 
 namespace penstock::kernels {
@@ -65,6 +66,50 @@ struct NeonInts {
   static Codes Lookup(const uint8_t* table, const Codes& codes) {
     const uint8x16_t values = vld1q_u8(table);
     return Map(codes, [&](uint8x16_t x) { return vqtbl1q_u8(values, x); });
+  }
+  static Codes Subtract(const Codes& codes, int offset) {
+    return Map(codes, [&](uint8x16_t x) { return vsubq_u8(x, vdupq_n_u8(static_cast<uint8_t>(offset))); });
+  }
+  static Codes Field(const Codes& codes, int first, int count) {
+    return Map(codes, [&](uint8x16_t x) {
+      const uint32x4_t low = vshlq_u32(vreinterpretq_u32_u8(x), vdupq_n_s32(-first));
+      return vreinterpretq_u8_u32(vandq_u32(low, vdupq_n_u32((uint32_t{1} << count) - 1)));
+    });
+  }
+  static Codes ShiftWordsLeft(const Codes& codes, int count) {
+    return Map(codes, [&](uint8x16_t x) {
+      return vreinterpretq_u8_u32(vshlq_u32(vreinterpretq_u32_u8(x), vdupq_n_s32(count)));
+    });
+  }
+  template <int kBits>
+  static Codes Spread(const Codes& codes, int first) {
+    Codes spread = Field(codes, first, kBits);
+    for (int i = 1; i < 4; ++i) spread = Or(spread, ShiftWordsLeft(Field(codes, first + kBits * i, kBits), 8 * i));
+    return spread;
+  }
+  static constexpr bool kHasBytePermutes = false;
+  static Codes Entries(const uint32_t* book, const Codes& codes) {
+    return Map(codes, [&](uint8x16_t x) {
+      uint32_t words[4];
+      vst1q_u32(words, vreinterpretq_u32_u8(x));
+      for (uint32_t& word : words) word = book[word];
+      return vreinterpretq_u8_u32(vld1q_u32(words));
+    });
+  }
+  static Codes EvenBits(const Codes& codes) {
+    const uint8x16_t odd = vld1q_u8(kOddBits);
+    return Map(codes, [&](uint8x16_t x) {
+      return vorrq_u8(x, vqtbl1q_u8(odd, vandq_u8(veorq_u8(x, vshrq_n_u8(x, 4)), vdupq_n_u8(15))));
+    });
+  }
+  static Codes Negate(const Codes& codes, const Codes& signs, int first) {
+    const auto negate = [&](uint8x16_t x, uint8x16_t sign) {
+      const uint8x16_t low = vreinterpretq_u8_u32(vshlq_u32(vreinterpretq_u32_u8(sign), vdupq_n_s32(-first)));
+      const uint8x16_t places = vreinterpretq_u8_u32(uint32x4_t{0, 0x04040404, 0x08080808, 0x0C0C0C0C});
+      const uint8x16_t mask = vtstq_u8(vqtbl1q_u8(low, places), vreinterpretq_u8_u32(vdupq_n_u32(0x08040201)));
+      return vsubq_u8(veorq_u8(x, mask), mask);
+    };
+    return {negate(codes.a, signs.a), negate(codes.b, signs.b), negate(codes.c, signs.c), negate(codes.d, signs.d)};
   }
   static NeonInts Same(const std::byte* number) {
     int32_t value;

@@ -69,6 +69,54 @@ struct ScalarInts {
     for (int j = 0; j < 64; ++j) result.bytes[j] = table[codes.bytes[j]];
     return result;
   }
+  // Returns codes - offset, modulo 256.
+  static Codes Subtract(const Codes& codes, int offset) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] - offset);
+    return result;
+  }
+
+  // The next ones take codes as 16 words of 32 bits. Returns `count` bits of each word, from bit `first` on.
+  static Codes Field(const Codes& codes, int first, int count) {
+    return MapWords(codes, [&](uint32_t word) { return word >> first & ((uint32_t{1} << count) - 1); });
+  }
+  static Codes ShiftWordsLeft(const Codes& codes, int count) {
+    return MapWords(codes, [&](uint32_t word) { return word << count; });
+  }
+  // Returns four fields of kBits bits, from bit `first` on, one in each byte.
+  template <int kBits>
+  static Codes Spread(const Codes& codes, int first) {
+    return MapWords(codes, [&](uint32_t word) {
+      uint32_t spread = 0;
+      for (int i = 0; i < 4; ++i) spread |= (word >> (first + kBits * i) & ((1U << kBits) - 1)) << 8 * i;
+      return spread;
+    });
+  }
+  // Returns book[word].
+  static Codes Entries(const uint32_t* book, const Codes& codes) {
+    return MapWords(codes, [&](uint32_t word) { return book[word]; });
+  }
+  // Tells whether codebooks are looked up by permutes of bytes (ints_avx512-inl.h).
+  static constexpr bool kHasBytePermutes = false;
+  // Sets bit 7 of each byte so that the number of its bits is even. REQUIRES: bytes below 128.
+  static Codes EvenBits(const Codes& codes) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) {
+      const unsigned own = codes.bytes[j], halves = own ^ own >> 4, pairs = halves ^ halves >> 2;
+      result.bytes[j] = static_cast<uint8_t>(own | ((pairs ^ pairs >> 1) & 1) << 7);
+    }
+    return result;
+  }
+  // Negates byte i of a word if bit first + i of the same word in `signs` is set.
+  static Codes Negate(const Codes& codes, const Codes& signs, int first) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) {
+      const bool is_negative = (signs.bytes[j / 4 * 4 + first / 8] >> (first % 8 + j % 4) & 1) != 0;
+      result.bytes[j] = static_cast<uint8_t>(is_negative ? -codes.bytes[j] : codes.bytes[j]);
+    }
+    return result;
+  }
+
   // Returns an int32 in all lanes.
   static ScalarInts Same(const std::byte* number) {
     int32_t value;
@@ -110,6 +158,17 @@ struct ScalarInts {
   }
 
  private:
+  template <class Map>
+  static Codes MapWords(const Codes& codes, const Map& map) {
+    Codes result;
+    for (int j = 0; j < 16; ++j) {
+      uint32_t word;
+      __builtin_memcpy(&word, codes.bytes + 4 * j, 4);
+      word = map(word);
+      __builtin_memcpy(result.bytes + 4 * j, &word, 4);
+    }
+    return result;
+  }
   template <int kOffset>
   static ScalarInts Dot(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
     ScalarInts result;

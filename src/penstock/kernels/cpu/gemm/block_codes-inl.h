@@ -43,6 +43,12 @@ inline Bytes16 LoadBytes16(const std::byte* source) {
   return bytes;
 }
 template <class V>
+[[gnu::always_inline]] inline V ToVec(const Floats16& floats) {
+  alignas(64) float values[16];
+  __builtin_memcpy(values, &floats, 64);
+  return V::Load(values);
+}
+template <class V>
 [[gnu::always_inline]] inline V UnsignedFloats(Bytes16 bytes) {
   return V::LoadCodes(reinterpret_cast<const std::byte*>(&bytes));
 }
@@ -117,6 +123,7 @@ template <class I, int kTo>
 //   kHasMin  every weight is code * scale + min
 //   Quad(block, second, group, half, i)   the codes of a quad
 //   Quads(block, second, quad, codes)     instead of Quad, if groups share bytes: quad 0 to 7 of groups 0 to 3
+//   Group(block, second, group, quads)    instead of Quad, if quads are unpacked together: quads 0 to 7
 //   Scales(block)                         what its scales have in common
 //     .Scale(vec, second, group, half)      the scales of 16 outputs; `vec` (0 or 1) selects them
 //     .Min(vec, second, group, half)        their minima
@@ -126,6 +133,11 @@ struct BlockCodes;
 template <class Codes>
 constexpr bool kSharesBytes = requires {
   &Codes::Quads;
+};
+
+template <class Codes>
+constexpr bool kUnpacksGroups = requires {
+  &Codes::Group;
 };
 
 // Returns the codes of a quad, also of groups that share bytes. If the compiler knows `group`, only that one is

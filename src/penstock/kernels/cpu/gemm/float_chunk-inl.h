@@ -4,6 +4,7 @@
 #pragma once
 
 #include "penstock/kernels/cpu/gemm/block_codes-inl.h"
+#include "penstock/kernels/cpu/gemm/codebook_codes-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/tables.h"
@@ -15,13 +16,6 @@ namespace {
 constexpr int64_t kChunkInputs = 256;
 
 typedef uint16_t Halves8 __attribute__((vector_size(16)));
-
-template <class V>
-[[gnu::always_inline]] inline V ToVec(const Floats16& floats) {
-  alignas(64) float values[16];
-  __builtin_memcpy(values, &floats, 64);
-  return V::Load(values);
-}
 
 // One input of a quad of codes, 16 outputs.
 template <class V, int kByte>
@@ -83,12 +77,16 @@ struct QuadWeights {
   Words16 words;
   V scale, min;
 
-  // `group`: of 32 inputs within the block.
+  // `group`: of 32 inputs within the block. `unpacked`: its quads, if they are unpacked together.
   [[gnu::always_inline]] QuadWeights(const std::byte* block, const typename Codes::Scales& scales, int vec, int group,
-                                     int half, int i)
+                                     int half, int i, const std::byte* unpacked)
       : scale(scales.Scale(vec, group / 4, group % 4, half)) {
-    const typename I::Codes codes = QuadOf<I, Codes>(block + 64 * vec, group / 4, group % 4, half, i);
-    __builtin_memcpy(&words, &codes, 64);
+    if constexpr (kUnpacksGroups<Codes>) {
+      __builtin_memcpy(&words, unpacked + kQuadBytes * (4 * half + i) + 64 * vec, 64);
+    } else {
+      const typename I::Codes codes = QuadOf<I, Codes>(block + 64 * vec, group / 4, group % 4, half, i);
+      __builtin_memcpy(&words, &codes, 64);
+    }
     if constexpr (Codes::kHasMin) min = scales.Min(vec, group / 4, group % 4, half);
   }
   template <int kByte>
@@ -104,7 +102,8 @@ struct QuadWeights<I, WeightFormat::kFp8> {
   Words16 words;
   V scale;
 
-  [[gnu::always_inline]] QuadWeights(const std::byte* block, const std::byte*, int vec, int group, int half, int i)
+  [[gnu::always_inline]] QuadWeights(const std::byte* block, const std::byte*, int vec, int group, int half, int i,
+                                     const std::byte*)
       : scale(V::template LoadAs<Dtype::kF32>(block + 64 * vec)) {
     __builtin_memcpy(&words, block + kQuadBytes * (1 + 8 * group + 4 * half + i) + 64 * vec, 64);
   }
@@ -151,9 +150,11 @@ void MakeChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf1
     for (int64_t i = 0; i < chunk_bytes * kGroupInputs / kChunkInputs; i += 64) {
       __builtin_prefetch(panel + chunk_bytes + k * chunk_bytes / kChunkInputs + i);
     }
+    alignas(64) [[maybe_unused]] std::byte unpacked[IsCodebookOrTernary(kFormat) ? 8 * kQuadBytes : 1];
+    if constexpr (IsCodebookOrTernary(kFormat)) StoreGroup<I, BlockCodes<I, kFormat>, false>(block, group, unpacked);
     for (int quad = 0; quad < 8; ++quad) {
       for (int vec = 0; vec < kVecsPerPanel; ++vec) {
-        const QuadWeights<I, kFormat> weights(block, scales, vec, group, quad / 4, quad % 4);
+        const QuadWeights<I, kFormat> weights(block, scales, vec, group, quad / 4, quad % 4, unpacked);
         const V a = weights.template Input<0>(), b = weights.template Input<1>(), c = weights.template Input<2>(),
                 d = weights.template Input<3>();
         StoreQuad(a, b, c, d, k + 4 * quad, vec, as_bf16, target);
@@ -161,26 +162,6 @@ void MakeChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf1
     }
   }
   ClearPartner(count, as_bf16, target);
-}
-
-// MakeChunk for a format whose kernels are slow: decodes output by output.
-template <class I, WeightFormat kFormat>
-void MakeChunkSlowly(const std::byte* panel, int64_t first, int64_t count, bool as_bf16, std::byte* target) {
-  static_assert(BlockElements(kFormat) == kChunkInputs);
-  std::byte block[BlockBytes(kFormat)];
-  float weights[kChunkInputs];
-  for (int64_t col = 0; col < kPanelCols; ++col) {
-    ExtractBlock(kFormat, panel, first / kChunkInputs, col, block);
-    DequantiseBlocks(kFormat, {block, sizeof(block)}, {weights, static_cast<size_t>(kChunkInputs)});
-    for (int64_t k = 0; k < (count + 1) / 2 * 2; ++k) {
-      const float weight = k < count ? weights[k] : 0;
-      if (as_bf16) {
-        reinterpret_cast<BF16*>(target)[k / 2 * 2 * kPanelCols + 2 * col + k % 2] = ToBF16(weight);
-      } else {
-        reinterpret_cast<float*>(target)[k * kPanelCols + col] = weight;
-      }
-    }
-  }
 }
 
 // MakeChunk for kInt8.
@@ -242,9 +223,6 @@ MakeChunkFunction MakeChunkOf(WeightFormat format) {
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
   case WeightFormat::k##format:            \
     return MakeChunk<I, WeightFormat::k##format>;
-#define PENSTOCK_SLOW_BLOCK_FORMAT(format, ...) \
-  case WeightFormat::k##format:                 \
-    return MakeChunkSlowly<I, WeightFormat::k##format>;
 #include "penstock/tensor/weight_formats.def"
     case WeightFormat::kInt8: return MakeInt8Chunk<I>;
     case WeightFormat::kHqq4: return MakeHqqChunk<I, WeightFormat::kHqq4>;

@@ -13,6 +13,9 @@ constexpr int kVecsPerPanel = 2;
 // The bytes of 4 inputs of 32 outputs in codes of 8 bits: 64 for each vector.
 constexpr int64_t kQuadBytes = 4 * kPanelCols;
 
+// For four bits: bit 7 if their number is odd (EvenBits in ints_scalar-inl.h).
+constexpr uint8_t kOddBits[16] = {0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0};
+
 template <int kValue>
 struct IntConstant {
   static constexpr int value = kValue;

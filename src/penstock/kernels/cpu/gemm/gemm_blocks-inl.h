@@ -9,6 +9,7 @@
 
 #include "penstock/kernels/cpu/gemm/block_codes-inl.h"
 #include "penstock/kernels/cpu/gemm/block_tile-inl.h"
+#include "penstock/kernels/cpu/gemm/codebook_codes-inl.h"
 #include "penstock/kernels/cpu/gemm/float_chunk-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm/gemm_quantised-inl.h"
@@ -341,6 +342,9 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
     } else if constexpr (kSharesBytes<Codes>) {
       if (group % 4 == 0) StoreHalfBlock<I, Codes, kAsSigned>(block, second, codes);
       codes += 8 * kQuadBytes;
+    } else if constexpr (kUnpacksGroups<Codes>) {
+      StoreGroup<I, Codes, kAsSigned>(block, group, codes);
+      codes += 8 * kQuadBytes;
     } else {
       [[maybe_unused]] I starts[kVecsPerPanel] = {I::Zero(), I::Zero()};
       for (int half = 0; half < 2; ++half) {
@@ -428,11 +432,13 @@ void RunBlockCodesGemm(const GemmArgs& args) {
   if constexpr (kFormat != WeightFormat::kFp8) {
     using Codes = BlockCodes<I, kFormat>;
     constexpr bool kInPlace = kUnpacksInTiles<I, kFormat>;
-    if (args.num_rows <= MaxFewRows<I>(kFormat)) {
-      if constexpr (kUnpacksOnceForFewRows<I, kFormat>) {
-        if (args.num_rows <= kFewRows / 2) return RunGemm<BlockSteps<I, kFormat, true>, BlockTile>(args);
+    if constexpr (!IsCodebookOrTernary(kFormat)) {
+      if (args.num_rows <= MaxFewRows<I>(kFormat)) {
+        if constexpr (kUnpacksOnceForFewRows<I, kFormat>) {
+          if (args.num_rows <= kFewRows / 2) return RunGemm<BlockSteps<I, kFormat, true>, BlockTile>(args);
+        }
+        return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
       }
-      return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
     }
     constexpr int64_t kBytesOfBlock = BlockBytes(kFormat) * kPanelCols;
     using Steps =
@@ -442,11 +448,22 @@ void RunBlockCodesGemm(const GemmArgs& args) {
   }
 }
 
+// REQUIRES: kInt8 rows and IsCodebookOrTernary(args.w_format).
+template <class I>
+void GemmOfCodebooks(const GemmArgs& args) {
+  switch (args.w_format) {
+#define PENSTOCK_CODEBOOK_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format:                     \
+    return RunBlockCodesGemm<I, WeightFormat::k##format>(args);
+#include "penstock/tensor/weight_formats.def"
+    default: return;
+  }
+}
+
 // REQUIRES: kInt8 rows and a block format that they go with.
 template <class I>
 void GemmOfBlockCodes(const GemmArgs& args) {
   switch (args.w_format) {
-#define PENSTOCK_SLOW_BLOCK_FORMAT(...)
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
   case WeightFormat::k##format:            \
     return RunBlockCodesGemm<I, WeightFormat::k##format>(args);
