@@ -123,7 +123,7 @@ template <class I, int kTo>
 //   kHasMin  every weight is code * scale + min
 //   Quad(block, second, group, half, i)   the codes of a quad
 //   Quads(block, second, quad, codes)     instead of Quad, if groups share bytes: quad 0 to 7 of groups 0 to 3
-//   Group(block, second, group, quads)    instead of Quad, if quads are unpacked together: quads 0 to 7
+//   Group(block, second, group, quads)    instead of Quad, if IsCodebookOrTernary: quads 0 to 7
 //   Scales(block)                         what its scales have in common
 //     .Scale(vec, second, group, half)      the scales of 16 outputs; `vec` (0 or 1) selects them
 //     .Min(vec, second, group, half)        their minima
@@ -133,11 +133,6 @@ struct BlockCodes;
 template <class Codes>
 constexpr bool kSharesBytes = requires {
   &Codes::Quads;
-};
-
-template <class Codes>
-constexpr bool kUnpacksGroups = requires {
-  &Codes::Group;
 };
 
 // Returns the codes of a quad, also of groups that share bytes. If the compiler knows `group`, only that one is

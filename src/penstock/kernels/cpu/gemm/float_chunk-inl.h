@@ -81,7 +81,7 @@ struct QuadWeights {
   [[gnu::always_inline]] QuadWeights(const std::byte* block, const typename Codes::Scales& scales, int vec, int group,
                                      int half, int i, const std::byte* unpacked)
       : scale(scales.Scale(vec, group / 4, group % 4, half)) {
-    if constexpr (kUnpacksGroups<Codes>) {
+    if constexpr (IsCodebookOrTernary(kFormat)) {
       __builtin_memcpy(&words, unpacked + kQuadBytes * (4 * half + i) + 64 * vec, 64);
     } else {
       const typename I::Codes codes = QuadOf<I, Codes>(block + 64 * vec, group / 4, group % 4, half, i);

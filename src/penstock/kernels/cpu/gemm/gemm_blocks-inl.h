@@ -342,7 +342,7 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
     } else if constexpr (kSharesBytes<Codes>) {
       if (group % 4 == 0) StoreHalfBlock<I, Codes, kAsSigned>(block, second, codes);
       codes += 8 * kQuadBytes;
-    } else if constexpr (kUnpacksGroups<Codes>) {
+    } else if constexpr (IsCodebookOrTernary(kFormat)) {
       StoreGroup<I, Codes, kAsSigned>(block, group, codes);
       codes += 8 * kQuadBytes;
     } else {
